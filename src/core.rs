@@ -1,0 +1,5 @@
+//! What decides, and touches nothing: no runtime, clock, file, environment or log.
+
+pub mod diagnostic;
+pub mod digest;
+pub mod lifecycle;

@@ -1,0 +1,3 @@
+//! The `lazy-mcp` binary.
+
+fn main() {}
