@@ -78,7 +78,8 @@ pub fn suggestion<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -
     /// Below this Jaro-Winkler similarity a suggestion confuses more than it helps.
     const NEAR: f64 = 0.75;
     let known: Vec<&str> = known.into_iter().collect();
-    let nearest = known.iter().map(|name| (strsim::jaro_winkler(unknown, name), *name)).max_by(|a, b| a.0.total_cmp(&b.0));
+    let nearest =
+        known.iter().map(|name| (strsim::jaro_winkler(unknown, name), *name)).max_by(|a, b| a.0.total_cmp(&b.0));
     match nearest {
         Some((near, name)) if near >= NEAR => format!(" (did you mean '{name}'?)"),
         Some(_) if known.len() <= 16 => format!(" (known: {})", known.join(", ")),
@@ -92,7 +93,10 @@ mod tests {
 
     #[test]
     fn suggests_the_nearest_name_or_lists_the_few() {
-        assert_eq!(suggestion("idle_timeout", ["idle_timeout_seconds", "queue"]), " (did you mean 'idle_timeout_seconds'?)");
+        assert_eq!(
+            suggestion("idle_timeout", ["idle_timeout_seconds", "queue"]),
+            " (did you mean 'idle_timeout_seconds'?)"
+        );
         assert_eq!(suggestion("zzz", ["command", "args"]), " (known: command, args)");
         assert_eq!(suggestion("zzz", []), "");
     }
