@@ -2,4 +2,5 @@
 
 pub mod diagnostic;
 pub mod digest;
+pub mod launch;
 pub mod lifecycle;
