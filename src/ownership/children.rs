@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::process::ExitStatus;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::prctl;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -17,11 +17,7 @@ use tokio::process::{Child, Command};
 
 use super::pidfd::{PidFd, nix_pid};
 use super::process_table::{Process, ProcessId};
-use super::sweep::{Claim, Hunt};
-
-/// Between two rounds over orphans that are dying; they mostly are dead within it.
-const PAUSE: Duration = Duration::from_millis(5);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+use super::sweep::{Claim, Hunt, Outcome, Round, hunt_down};
 
 /// One list a process, as the kernel's list of children is. Held over each spawn, so that a sweep never sees a child
 /// of ours that is not in it yet.
@@ -77,79 +73,30 @@ fn started() -> MutexGuard<'static, BTreeSet<ProcessId>> {
     STARTED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a sweep of orphans came to.
-#[derive(Debug)]
-pub(super) enum Adopted {
-    Empty { killed: usize },
-    Busy { members: Vec<Process> },
-}
-
 /// Kills and reaps the orphans that are not older than `since` (clock ticks after boot: the start of the lost keeper).
 /// Children that came to this process on other ways before are left alone.
-pub(super) async fn sweep_orphans(since: u64, budget: Duration) -> Adopted {
-    let started = Instant::now();
-    let mut pause = PAUSE;
-    let mut orphans = Orphans::new(since);
-    let mut quiet_rounds = 0;
-    loop {
-        // Reads `/proc`, which takes milliseconds on a busy machine.
-        let round = tokio::task::spawn_blocking(move || {
-            let members = orphans.round();
-            (orphans, members)
-        });
-        let members;
-        (orphans, members) = match round.await {
-            Ok(done) => done,
-            // The runtime is ending or the round has panicked: nothing is proved.
-            Err(_) => return Adopted::Busy { members: Vec::new() },
-        };
-        // One round could miss a process that was born behind the reader; its parent would then be in the next one.
-        quiet_rounds = if members.as_ref().is_ok_and(Vec::is_empty) { quiet_rounds + 1 } else { 0 };
-        if quiet_rounds == 2 {
-            return Adopted::Empty { killed: orphans.hunt.killed() };
+pub(super) async fn sweep_orphans(since: u64, budget: Duration) -> Outcome {
+    let me = std::process::id();
+    let mut hunt = Hunt::new(move |process: &Process| {
+        if process.ppid != me {
+            Claim::AsItsParent
+        } else if process.start_time < since || started().contains(&process.id()) {
+            Claim::Spared
+        } else {
+            Claim::Member
         }
-        if quiet_rounds == 0 && started.elapsed() >= budget {
-            return Adopted::Busy { members: members.unwrap_or_default() };
-        }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
-    }
-}
-
-type ClaimOrphan = Box<dyn FnMut(&Process) -> Claim + Send>;
-
-struct Orphans {
-    hunt: Hunt<ClaimOrphan>,
-}
-
-impl Orphans {
-    fn new(since: u64) -> Self {
-        let me = std::process::id();
-        Self {
-            hunt: Hunt::new(Box::new(move |process| {
-                if process.ppid != me {
-                    Claim::AsItsParent
-                } else if process.start_time < since || started().contains(&process.id()) {
-                    Claim::Spared
-                } else {
-                    Claim::Member
-                }
-            })),
-        }
-    }
-
-    /// The members that are left, zombies included that are not ours to reap (yet).
-    fn round(&mut self) -> io::Result<Vec<Process>> {
-        let me = std::process::id();
-        let mut members = self.hunt.round(|| {})?;
-        members.retain(|process| match Process::read(process.pid) {
+    });
+    hunt_down(budget, move || {
+        let mut left = hunt.round(|| {})?;
+        left.retain(|process| match Process::read(process.pid) {
             Some(now) if now.start_time != process.start_time => false,
             Some(now) if now.ppid == me => !is_reaped(now.pid),
             Some(_) => true,
             None => false,
         });
-        Ok(members)
-    }
+        Ok(Round { left, killed: hunt.killed() })
+    })
+    .await
 }
 
 /// Reaps this orphan if it is dead. By its own pid: a `waitpid` for any child would take the keepers from the runtime.

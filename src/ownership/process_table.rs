@@ -155,6 +155,16 @@ pub(super) fn visit(mut look: impl FnMut(Process)) -> io::Result<()> {
     Ok(())
 }
 
+/// Children of `parent` as the kernel lists them: far faster than a pass, and not complete while they fork and exit
+/// (proc(5), `/proc/pid/task/tid/children`). Empty where the kernel keeps no such file.
+pub(super) fn children(parent: u32) -> Vec<u32> {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{parent}/task")) else { return Vec::new() };
+    let lists = threads.flatten().filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
 /// Differs after each boot; with it a [`ProcessId`] may be kept in a file.
 ///
 /// # Errors

@@ -5,15 +5,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
 use nix::sys::signal::Signal;
 
 use super::pidfd::PidFd;
-use super::process_table::{Process, ProcessId, visit};
+use super::process_table::{Process, ProcessId, children, visit};
 
 /// A tree that still forks after so many passes loses its children by SIGKILL first and is passed over again.
 const FREEZE_PASSES_MAX: usize = 64;
+/// Dashes between two passes.
+const DASHES_MAX: usize = 64;
 
 /// What the caller knows of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,10 +59,30 @@ impl<C: FnMut(&Process) -> Claim> Hunt<C> {
             if self.stopped.len() == known {
                 break;
             }
+            self.dash(&mut between);
         }
         let members = self.pass(Signal::SIGKILL)?;
         between();
         Ok(members)
+    }
+
+    /// Stops what comes to this process as its subreaper, without looking at the rest of the machine: a process that
+    /// forks and exits all the time outruns a pass over hundreds of others.
+    fn dash(&mut self, between: &mut impl FnMut()) {
+        for _ in 0..DASHES_MAX {
+            let known = self.stopped.len();
+            between();
+            for pid in children(std::process::id()) {
+                if let Some(process) = Process::read(pid)
+                    && self.claim(&process) == Claim::Member
+                {
+                    self.strike(process, &mut BTreeMap::new(), Signal::SIGSTOP);
+                }
+            }
+            if self.stopped.len() == known {
+                break;
+            }
+        }
     }
 
     /// Strikes while it reads: a process that forks and exits all the time is gone by the end of a pass.
@@ -68,7 +90,7 @@ impl<C: FnMut(&Process) -> Claim> Hunt<C> {
         let mut family = BTreeMap::new();
         let mut members = Vec::new();
         let mut others = Vec::new();
-        visit(|process| match (self.claim)(&process) {
+        visit(|process| match self.claim(&process) {
             Claim::Spared => {}
             Claim::Member => members.push(self.strike(process, &mut family, signal)),
             Claim::AsItsParent if family.contains_key(&process.ppid) => {
@@ -88,41 +110,99 @@ impl<C: FnMut(&Process) -> Claim> Hunt<C> {
         }
     }
 
+    /// What was one of the tree stays one of it, also when its parent has died since.
+    fn claim(&mut self, process: &Process) -> Claim {
+        match (self.claim)(process) {
+            Claim::AsItsParent if self.stopped.contains(&process.id()) => Claim::Member,
+            claim => claim,
+        }
+    }
+
+    /// Signals a member that has not had this signal yet, and counts it into the family.
     fn strike(&mut self, process: Process, family: &mut BTreeMap<u32, u64>, signal: Signal) -> Process {
         family.insert(process.pid, process.start_time);
-        let done = match signal {
+        // A second SIGKILL adds nothing, and a second SIGSTOP neither: only a member could send SIGCONT.
+        if !self.struck(signal).contains(&process.id())
+            && let Ok(pinned) = PidFd::open(process.pid)
+            && self.is_still_member(&process, family)
+            && pinned.signal(signal).is_ok()
+        {
+            self.struck(signal).insert(process.id());
+        }
+        // Not pinned or not signalled: it is gone, or runs as somebody else and is reported as a survivor.
+        process
+    }
+
+    fn struck(&mut self, signal: Signal) -> &mut BTreeSet<ProcessId> {
+        match signal {
             Signal::SIGSTOP => &mut self.stopped,
             _ => &mut self.killed,
-        };
-        // A second SIGKILL adds nothing, and a second SIGSTOP neither: only a member could send SIGCONT.
-        if done.contains(&process.id()) {
-            return process;
         }
-        let Ok(pinned) = PidFd::open(process.pid) else { return process };
-        // From here on the pid means the pinned process, or the signal reaches nobody.
-        let Some(now) = Process::read(process.pid) else { return process };
-        let is_member = now.start_time == process.start_time
-            && match (self.claim)(&now) {
-                Claim::Member => true,
-                Claim::Spared => false,
-                // The parent's pid must not have come to somebody else since it was seen.
-                Claim::AsItsParent => {
-                    let parent = Process::read(now.ppid);
-                    parent.is_some_and(|parent| family.get(&parent.pid) == Some(&parent.start_time))
-                }
-            };
-        if is_member {
-            match pinned.signal(signal) {
-                Ok(()) => {
-                    done.insert(process.id());
-                }
-                // Reaped in between: nothing to do. Not allowed: it is reported as a survivor.
-                Err(error) => debug_assert!(matches!(
-                    error.raw_os_error().map(Errno::from_raw),
-                    Some(Errno::ESRCH | Errno::EPERM)
-                )),
+    }
+
+    /// Asked after the process was pinned: from then on its pid means the pinned process, or a signal reaches nobody.
+    fn is_still_member(&mut self, process: &Process, family: &BTreeMap<u32, u64>) -> bool {
+        let Some(now) = Process::read(process.pid).filter(|now| now.start_time == process.start_time) else {
+            return false;
+        };
+        match self.claim(&now) {
+            Claim::Member => true,
+            Claim::Spared => false,
+            // The parent's pid must not have come to somebody else since it was seen.
+            Claim::AsItsParent => {
+                let parent = Process::read(now.ppid);
+                parent.is_some_and(|parent| family.get(&parent.pid) == Some(&parent.start_time))
             }
         }
-        process
+    }
+}
+
+/// What one round left, for a caller who has no ECHILD as proof.
+pub(super) struct Round {
+    pub left: Vec<Process>,
+    /// Different processes killed in this and earlier rounds.
+    pub killed: usize,
+}
+
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Empty { killed: usize },
+    Busy { left: Vec<Process> },
+}
+
+/// Between two rounds; most processes are dead within the first.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// A pass could miss a process that was born behind the reader; its parent, or itself, would be in the next one.
+const QUIET_ROUNDS: usize = 2;
+
+/// Goes round until nobody is found any more. For the broker: rounds run beside the runtime, since they read all of
+/// `/proc`. Cancelling ends it after the round that runs.
+pub(super) async fn hunt_down(
+    budget: Duration,
+    mut round: impl FnMut() -> io::Result<Round> + Send + 'static,
+) -> Outcome {
+    let started = Instant::now();
+    let mut pause = FIRST_PAUSE;
+    let mut quiet_rounds = 0;
+    loop {
+        let running = tokio::task::spawn_blocking(move || {
+            let done = round();
+            (round, done)
+        });
+        // Failed: the round has panicked or the runtime is ending. Nothing is proved.
+        let Ok((next, done)) = running.await else { return Outcome::Busy { left: Vec::new() } };
+        round = next;
+        quiet_rounds = match &done {
+            Ok(done) if done.left.is_empty() => quiet_rounds + 1,
+            _ => 0,
+        };
+        match done {
+            Ok(done) if quiet_rounds == QUIET_ROUNDS => return Outcome::Empty { killed: done.killed },
+            _ if quiet_rounds > 0 || started.elapsed() < budget => {}
+            done => return Outcome::Busy { left: done.map(|done| done.left).unwrap_or_default() },
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }

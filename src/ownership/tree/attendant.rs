@@ -6,9 +6,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::link::KeeperLink;
 use super::{Known, Order, RootExit, Sweep, Tree};
-use crate::ownership::children::{Adopted, OwnChild, sweep_orphans};
+use crate::ownership::children::{OwnChild, sweep_orphans};
 use crate::ownership::process_table::ProcessId;
 use crate::ownership::server::Stdio3;
+use crate::ownership::sweep::Outcome;
 use crate::ownership::wire::{self, Report, SpawnFailure, survivors};
 
 /// Orders that wait for the task: a stop has two, and nobody asks for more at a time.
@@ -126,8 +127,8 @@ impl Attendant {
         }
         let budget = budget.saturating_sub(started.elapsed()).max(ADOPTION_BUDGET_MIN);
         match sweep_orphans(self.keeper.id().start_time, budget).await {
-            Adopted::Empty { killed } => Sweep::Empty { killed, took: started.elapsed() },
-            Adopted::Busy { members } => Sweep::Busy { survivors: survivors(members) },
+            Outcome::Empty { killed } => Sweep::Empty { killed, took: started.elapsed() },
+            Outcome::Busy { left } => Sweep::Busy { survivors: survivors(left) },
         }
     }
 
