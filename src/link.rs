@@ -14,6 +14,6 @@ mod reader;
 mod stderr;
 mod writer;
 
-pub use conversation::{InFlight, Link, LinkLimits, NotSent, Streams};
+pub use conversation::{InFlight, Link, LinkLimits, NotSent, OWN_IDS, Streams};
 pub use handshake::{Greeting, HandshakeError, RequestError};
 pub use pending::{Caller, Loss, Outcome};

@@ -31,6 +31,9 @@ pub struct Streams {
     pub stderr: pipe::Receiver,
 }
 
+/// Where the ids of the broker's own requests begin. Small enough to be exact in a JavaScript number.
+pub const OWN_IDS: u64 = 1 << 48;
+
 /// Bounds of one link.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkLimits {
@@ -45,9 +48,11 @@ pub struct Link(pub(super) Arc<Shared>);
 pub(super) struct Shared {
     pending: Mutex<Pending>,
     lines: mpsc::Sender<Bytes>,
+    own_requests: AtomicU64,
     pub limits: LinkLimits,
     pub stdin_closed: CancellationToken,
     pub lost: CancellationToken,
+    pub stderr_ended: CancellationToken,
     pub counts: Counts,
     pub tail: Mutex<Tail>,
 }
@@ -91,9 +96,11 @@ impl Link {
         let shared = Arc::new(Shared {
             pending: Mutex::default(),
             lines,
+            own_requests: AtomicU64::new(0),
             limits,
             stdin_closed: CancellationToken::new(),
             lost: CancellationToken::new(),
+            stderr_ended: CancellationToken::new(),
             counts: Counts::default(),
             tail: Mutex::default(),
         });
@@ -103,29 +110,31 @@ impl Link {
         Self(shared)
     }
 
-    /// Sends a client's call. `held` is dropped when the call is no longer out: answered, failed, or given up by the
-    /// end of the generation; not when its caller goes away.
+    /// Sends a client's call under `id`, which the caller keeps unique in this conversation and below `OWN_IDS`.
+    /// `held` is dropped when the call is no longer out: answered, failed, or given up by the end of the generation;
+    /// not when its caller goes away.
     pub fn call(
         &self,
+        id: u64,
         request: &CallRequest,
         arguments: Option<&str>,
         era: Era,
         caller: Caller,
         held: Box<dyn Any + Send>,
     ) -> Result<InFlight, NotSent> {
-        let token = request.token();
-        self.send(Some(caller), token, held, |id| request.upstream_line(id, arguments, era))
+        let line = request.upstream_line(id, arguments, era);
+        self.send(id, line, Some(caller), request.token(), held)
     }
 
     pub(super) fn send(
         &self,
+        upstream_id: u64,
+        line: Vec<u8>,
         caller: Option<Caller>,
         token: Option<Bytes>,
         held: Box<dyn Any + Send>,
-        line: impl FnOnce(u64) -> Vec<u8>,
     ) -> Result<InFlight, NotSent> {
-        let upstream_id = self.pending().next_id().ok_or(NotSent)?;
-        let line = Bytes::from(line(upstream_id));
+        let line = Bytes::from(line);
         let (reply, outcome) = oneshot::channel();
         let (progress, notices) = token
             .map(|token| {
@@ -135,7 +144,7 @@ impl Link {
             .unzip();
         let entry = Entry::new(caller, reply, progress, held);
         let mut pending = self.pending();
-        if self.0.lost.is_cancelled() || self.0.lines.try_send(line).is_err() {
+        if pending.is_closed() || self.0.lost.is_cancelled() || self.0.lines.try_send(line).is_err() {
             drop(pending);
             drop(entry);
             return Err(NotSent);
@@ -198,6 +207,16 @@ impl Link {
         self.0.lost.cancelled().await;
     }
 
+    pub fn is_lost(&self) -> bool {
+        self.0.lost.is_cancelled()
+    }
+
+    /// Resolves when everything that the server wrote has been read. Never, while an orphan holds its pipes open.
+    pub async fn drained(&self) {
+        self.0.lost.cancelled().await;
+        self.0.stderr_ended.cancelled().await;
+    }
+
     /// Number of calls that are out, given-up ones included.
     pub fn out(&self) -> usize {
         self.pending().len()
@@ -219,6 +238,11 @@ impl Link {
             ("notifications_dropped", notifications_dropped.load(Ordering::Relaxed)),
             ("requests_refused", requests_refused.load(Ordering::Relaxed)),
         ]
+    }
+
+    /// A fresh id for a request of the broker's own.
+    pub(super) fn own_id(&self) -> u64 {
+        OWN_IDS + self.0.own_requests.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(super) fn pending(&self) -> MutexGuard<'_, Pending> {

@@ -92,15 +92,13 @@ impl Entry {
 #[derive(Default)]
 pub(super) struct Pending {
     entries: HashMap<u64, Entry>,
-    last_id: u64,
     is_closed: bool,
 }
 
 impl Pending {
-    /// A fresh id, never used before in this conversation; `None` once the conversation is over.
-    pub fn next_id(&mut self) -> Option<u64> {
-        self.last_id += 1;
-        (!self.is_closed).then_some(self.last_id)
+    /// Whether the conversation is over: then nothing can be sent any more.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed
     }
 
     pub fn insert(&mut self, id: u64, entry: Entry) {

@@ -19,10 +19,11 @@ pub(super) async fn run(mut stderr: pipe::Receiver, shared: Arc<Shared>) {
     let mut buffer = vec![0; 8 * 1024];
     while let Ok(n) = stderr.read(&mut buffer).await {
         if n == 0 {
-            return;
+            break;
         }
         shared.tail.lock().unwrap_or_else(PoisonError::into_inner).push(&buffer[..n]);
     }
+    shared.stderr_ended.cancel();
 }
 
 /// The last lines, bounded in number and length.
