@@ -129,7 +129,7 @@ impl Backend {
         format!(
             "[backends.{name}]\ncommand = {command:?}\nargs = [{args}]\ncatalog = \"../catalogs/{name}.json\"\n\
              policy = \"../policies/{name}.lua\"\n{more}\n[backends.{name}.deadlines]\nstart_seconds = {start}\n\
-             call_seconds = {call}\nstop_seconds = {stop}\n\n",
+             call_seconds = {call}\nstop_seconds = {stop}\npolite_seconds = 1\n\n",
             name = self.name,
             args = args.join(", "),
             more = self.toml,
@@ -184,8 +184,10 @@ impl Setup {
         for folder in ["config", "catalogs", "policies", "state"] {
             std::fs::create_dir(dir.path().join(folder)).expect("the folder is new");
         }
-        let mut toml =
-            format!("[server]\nlisten = \"127.0.0.1:{}\"\nstate_dir = \"../state\"\n{}\n\n", self.port, self.server);
+        let mut toml = format!(
+            "[server]\nlisten = \"127.0.0.1:{}\"\nstate_dir = \"../state\"\ndrain_seconds = 2\n{}\n\n",
+            self.port, self.server
+        );
         for backend in &self.backends {
             let log = dir.path().join(format!("{}.log", backend.name));
             write!(toml, "{}", backend.to_toml(&log)).expect("writing to a string does not fail");

@@ -1,0 +1,52 @@
+"""An MCP client on the Python SDK, driven like clients/typescript.mjs: a line of JSON in, a line of JSON out.
+
+Its mode is the SDK's default: it tries the modern era first and falls back to `initialize`.
+"""
+
+import asyncio
+import json
+import logging
+import sys
+from contextlib import AsyncExitStack
+
+from mcp.client.client import Client
+from mcp.client.stdio import StdioServerParameters
+
+
+class Driver:
+    def __init__(self) -> None:
+        self.stack = AsyncExitStack()
+        self.client: Client
+
+    async def connect(self, command: dict) -> dict:
+        target = command.get("url") or StdioServerParameters(
+            command=command["command"][0], args=command["command"][1:]
+        )
+        self.client = await self.stack.enter_async_context(Client(target, read_timeout_seconds=120))
+        return {"protocol": self.client.protocol_version}
+
+    async def list(self, command: dict) -> list:
+        return [tool.name for tool in (await self.client.list_tools()).tools]
+
+    async def call(self, command: dict) -> dict:
+        result = await self.client.call_tool(command["tool"], command["arguments"])
+        return result.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    async def close(self, command: dict) -> None:
+        await self.stack.aclose()
+
+
+async def main() -> None:
+    driver = Driver()
+    loop = asyncio.get_running_loop()
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        command = json.loads(line)
+        try:
+            answer = {"ok": await getattr(driver, command["op"])(command)}
+        except Exception as error:  # whatever it is, the test is to see it
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+
+
+logging.basicConfig(level=logging.ERROR)
+asyncio.run(main())

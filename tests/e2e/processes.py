@@ -1,0 +1,101 @@
+"""The process table, read from /proc, as the last word on what runs."""
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+MARKER = b"LAZY_MCP_INSTANCE_ID="
+
+
+@dataclass(frozen=True)
+class Process:
+    pid: int
+    """Clock ticks since boot: with the pid it names one process for good."""
+    started: int
+    ppid: int
+    command: str
+    marked: bool
+
+    @property
+    def is_browser(self) -> bool:
+        """Whether this is the root of a Chromium: its helpers have a --type, its crash handlers another program."""
+        program = self.command.split(" ", 1)[0]
+        return "chrom" in program and "crashpad" not in program and "--type=" not in self.command
+
+
+def _read(pid: int) -> Process | None:
+    folder = Path("/proc") / str(pid)
+    try:
+        fields = (folder / "stat").read_text(errors="replace").rsplit(")", 1)[1].split()
+        command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return None
+    if fields[0] in "ZX":
+        return None
+    try:
+        environment = (folder / "environ").read_bytes()
+    except OSError:
+        environment = b""
+    return Process(pid, int(fields[19]), int(fields[1]), command, MARKER in environment)
+
+
+def table() -> dict[int, Process]:
+    """Everything that runs, zombies left out."""
+    found = (_read(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {process.pid: process for process in found if process}
+
+
+def below(root: int) -> list[Process]:
+    """The descendants of `root`, without it."""
+    processes = table()
+
+    def descends(process: Process) -> bool:
+        seen = set()
+        while process and process.pid not in seen:
+            seen.add(process.pid)
+            if process.ppid == root:
+                return True
+            process = processes.get(process.ppid)
+        return False
+
+    return [process for process in processes.values() if descends(process)]
+
+
+def owned(broker: int, before: list[Process] = ()) -> list[Process]:
+    """What belongs to the broker of pid `broker`: its descendants, all that carries its marker, and what of `before`
+    still runs."""
+    processes = table()
+    descendants = {process.pid for process in below(broker)}
+    known = {(process.pid, process.started) for process in before}
+    return [
+        process
+        for process in processes.values()
+        if process.pid in descendants or process.marked or (process.pid, process.started) in known
+    ]
+
+
+def describe(processes: list[Process]) -> str:
+    return "\n".join(f"{p.pid:7} {p.ppid:7} {'marked' if p.marked else '      '} {p.command[:140]}" for p in processes)
+
+
+def wait_for(what: str, limit: float, look) -> object:
+    """What `look` returns once that is true. Raises after `limit` seconds, saying in words what was waited for."""
+    end = time.monotonic() + limit
+    while True:
+        found = look()
+        if found:
+            return found
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {limit} s for {what}")
+        time.sleep(0.02)  # neither the process table nor /status sends an event
+
+
+def wait_until_none(why: str, limit: float, broker: int, before: list[Process] = ()) -> float:
+    """Seconds until nothing of the broker's ran any more. Raises with the table after `limit` seconds."""
+    begin = time.monotonic()
+    while left := owned(broker, before):
+        if time.monotonic() - begin > limit:
+            raise AssertionError(f"{why}: {limit} s later these still run\n{describe(left)}")
+        time.sleep(0.02)
+    return time.monotonic() - begin

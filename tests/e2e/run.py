@@ -1,0 +1,144 @@
+"""End to end: real clients, the real @playwright/mcp, a real Chromium, and the process table as the judge.
+
+`tests/run.sh` installs what is needed and runs this. By hand:
+
+    LAZY_MCP_BINARY=target/debug/lazy-mcp LAZY_MCP_TEST_DEPS=$PWD/tests/.deps python3 tests/e2e/run.py [-v] [NAME…]
+"""
+
+import base64
+import sys
+import unittest
+
+import clients
+import pages
+from broker import BINARY, Broker, Setup
+from processes import below, describe, owned, wait_for, wait_until_none
+
+# Long enough to look at two open browsers on a slow machine, short enough to wait for.
+IDLE_SECONDS = 6
+# From the last call to the proof: idle time, a polite close, the sweep.
+GONE_WITHIN = IDLE_SECONDS + 20
+# DESIGN.md, invariant 6.
+EMPTY_AFTER_KILL = 5
+BACKENDS = ("playwright", "chrome-devtools", "agentation")
+
+
+class EndToEnd(unittest.TestCase):
+    def setUp(self) -> None:
+        server, self.site = pages.serve()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        self.addCleanup(self.nothing_marked_runs)
+
+    def nothing_marked_runs(self) -> None:
+        left = owned(broker=-1)
+        self.assertFalse(left, f"left after the test:\n{describe(left)}")
+
+    def start(self) -> Broker:
+        setup = Setup(IDLE_SECONDS)
+        self.addCleanup(setup.folder.cleanup)
+        return Broker(setup)
+
+    def connect(self, kind: str, broker: Broker, backend: str = "playwright") -> clients.Client:
+        client = self.enterContext(clients.BOTH[kind]())
+        client.ask("connect", url=f"{broker.url}/{backend}/mcp")
+        return client
+
+    def open_page(self, client: clients.Client, page: str) -> None:
+        """Opens `page`, and sees it in words and as a picture."""
+        title, heading = pages.PAGES[page]
+        client.call("browser_navigate", url=self.site + page)
+        self.see(client, page)
+        picture = next(block for block in client.call("browser_take_screenshot") if block["type"] == "image")
+        head = base64.b64decode(picture["data"])[:8]
+        self.assertTrue(head.startswith((b"\x89PNG", b"\xff\xd8")), f"{title}: {picture['mimeType']} {head!r}")
+
+    def see(self, client: clients.Client, page: str) -> None:
+        """The browser of `client` shows `page` and no other."""
+        text = str(client.call("browser_snapshot"))
+        for other, (_, heading) in pages.PAGES.items():
+            self.assertEqual(heading in text, other == page, text)
+
+    def browsers(self, broker: Broker, count: int) -> set[int]:
+        found = [process for process in below(broker.pid) if process.is_browser]
+        self.assertEqual(len(found), count, describe(found))
+        return {process.pid for process in found}
+
+    def test_looking_at_every_backend_starts_nothing(self) -> None:
+        with self.start() as broker:
+            for backend in BACKENDS:
+                for kind in clients.BOTH:
+                    client = self.connect(kind, broker, backend)
+                    self.assertGreater(len(client.ask("list")), 5)
+            running = below(broker.pid)
+            self.assertFalse(running, describe(running))
+            self.assertEqual(broker.status()["totals"]["live_instances"], 0)
+            self.assertEqual(broker.terminate(), 0)
+
+    def test_two_sessions_have_a_browser_each_and_all_is_gone_when_idle(self) -> None:
+        with self.start() as broker:
+            one, two = self.connect("typescript", broker), self.connect("python", broker)
+            self.open_page(one, "/one")
+            self.open_page(two, "/two")
+            self.see(one, "/one")
+            first = self.browsers(broker, 2)
+            before = owned(broker.pid)
+            self.assertGreater(len(before), 15, describe(before))
+
+            wait_until_none("two idle browsers", GONE_WITHIN, broker.pid, before)
+            status = wait_for("/status to say so", 5, lambda: self.at_zero(broker))
+            self.assertTrue(all(i["state"] == "stopped" for i in self.instances(status)), status)
+
+            # The sessions are still good; they get new browsers, and different pids.
+            self.open_page(one, "/two")
+            self.open_page(two, "/one")
+            self.assertFalse(first & self.browsers(broker, 2))
+            running = owned(broker.pid)
+            self.assertEqual(broker.terminate(), 0)
+            wait_until_none("SIGTERM of the broker", 0.5, broker.pid, running)
+
+    def test_a_killed_broker_takes_two_browsers_along_and_sessions_survive(self) -> None:
+        with self.start() as broker:
+            one, two = self.connect("typescript", broker), self.connect("python", broker)
+            self.open_page(one, "/one")
+            self.open_page(two, "/two")
+            self.browsers(broker, 2)
+            before = owned(broker.pid)
+            broker.kill()
+            took = wait_until_none("kill -9 of the broker", EMPTY_AFTER_KILL, broker.pid, before)
+            print(f"{len(before)} processes gone {took:.2f} s after kill -9 of the broker")
+        with Broker(broker.setup) as again:
+            self.assertEqual(again.url, broker.url)
+            self.assertFalse(below(again.pid), "a restart starts nothing")
+            self.open_page(one, "/two")
+            self.open_page(two, "/one")
+            for client in (one, two):
+                client.ask("close")
+            wait_until_none("the end of both sessions", GONE_WITHIN, again.pid)
+            self.assertEqual(again.terminate(), 0)
+
+    def test_probe_passes(self) -> None:
+        with self.start() as broker:
+            run = broker.setup.run("probe", "playwright")
+            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+            running = below(broker.pid)
+            self.assertFalse(running, describe(running))
+            self.assertEqual(broker.terminate(), 0)
+
+    @staticmethod
+    def instances(status: dict) -> list[dict]:
+        return [instance for backend in status["backends"] for instance in backend["instances"]]
+
+    def at_zero(self, broker: Broker) -> dict | None:
+        status = broker.status()
+        totals = status["totals"]
+        return status if totals["live_instances"] == 0 and totals["owned_processes"] == 0 else None
+
+
+if __name__ == "__main__":
+    print(f"end to end with {BINARY}", flush=True)
+    program = unittest.main(exit=False, verbosity=2)
+    result = program.result
+    failed = len(result.failures) + len(result.errors)
+    print(f"e2e: {result.testsRun - failed} passed, {failed} failed")
+    sys.exit(0 if result.wasSuccessful() and result.testsRun else 1)

@@ -1,0 +1,198 @@
+//! Whatever a server starts is gone with it, and with the broker: said by the process table alone.
+
+mod support;
+
+use std::time::Duration;
+
+use serde_json::json;
+use support::broker::EMPTY_WITHIN;
+use support::processes::{Table, kill_9};
+use support::wait::{until, until_true};
+use support::{Backend, Broker, Session, Setup};
+
+const SOON: Duration = Duration::from_secs(15);
+
+/// Ways out of the tree: of the group and session, of the ancestry, of the environment.
+const WAYS: [&str; 4] = ["child", "setsid", "double_fork", "double_fork_clean_env"];
+
+fn start(backend: Backend) -> Broker {
+    Setup::new().backend(backend.stop_seconds(4)).start()
+}
+
+/// Starts processes in every way, and shows that the table sees them.
+#[track_caller]
+fn spawn_all(session: &Session, ignore_term: bool) {
+    for how in WAYS {
+        let reply = session.call("spawn", &json!({"how": how, "ignore_term": ignore_term}));
+        let pid = reply.text_json()["pids"][0].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a pid");
+        assert!(Table::read().get(pid).is_some(), "{how}: process {pid} does not run");
+    }
+}
+
+#[track_caller]
+fn check_idle_stop_takes(broker: Broker, at_least: usize) {
+    let before = broker.owned_processes();
+    assert!(before.len() > at_least, "the test sees what it is about: {before:#?}");
+    broker.wait_stopped("fixture", SOON);
+    broker.finish();
+}
+
+#[test]
+fn an_idle_stop_takes_everything_along() {
+    let broker = start(Backend::singleton("fixture").idle_seconds(1));
+    spawn_all(&Session::new(&broker, "fixture"), false);
+    check_idle_stop_takes(broker, 4);
+}
+
+#[test]
+fn an_idle_stop_takes_what_ignores_sigterm() {
+    let broker = start(Backend::singleton("fixture").flags("--ignore-term --ignore-eof").idle_seconds(1));
+    spawn_all(&Session::new(&broker, "fixture"), true);
+    check_idle_stop_takes(broker, 4);
+}
+
+#[test]
+fn an_idle_stop_takes_what_never_holds_still() {
+    let broker = start(Backend::singleton("fixture").idle_seconds(1));
+    Session::new(&broker, "fixture").call("fork_loop", &json!({"pause_ms": 2})).text();
+    check_idle_stop_takes(broker, 0);
+}
+
+#[test]
+fn a_crash_leaves_no_orphans() {
+    let broker = start(Backend::singleton("fixture"));
+    let session = Session::new(&broker, "fixture");
+    spawn_all(&session, true);
+    // One that keeps the pipes of the dead server open: their end is not the tree's end.
+    session.call("spawn", &json!({"how": "setsid", "hold_pipes": true})).text_json();
+    session.call("crash", &json!({"code": 1}));
+    until_true("the tree of the crashed server to be swept", SOON, || broker.live_instances("fixture").is_empty());
+    broker.assert_nothing_runs();
+    assert_eq!(session.call("echo", &json!({"text": "again"})).text(), "again");
+    broker.finish();
+}
+
+#[test]
+fn a_server_killed_from_outside_leaves_no_orphans() {
+    let broker = start(Backend::singleton("fixture"));
+    let session = Session::new(&broker, "fixture");
+    spawn_all(&session, true);
+    let pid = session.call("pid", &json!({})).text_json()["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+    let root = Table::read().get(pid.expect("a pid")).expect("the server runs").identity;
+    kill_9(root);
+    until_true("the tree of the killed server to be swept", SOON, || broker.live_instances("fixture").is_empty());
+    broker.assert_nothing_runs();
+    broker.finish();
+}
+
+#[test]
+fn a_killed_keeper_loses_nothing() {
+    let broker = start(Backend::singleton("fixture").flags("--ignore-eof --ignore-term"));
+    let session = Session::new(&broker, "fixture");
+    spawn_all(&session, true);
+    let keeper = broker.owned_processes().into_iter().find(|process| process.command.contains(" keeper"));
+    kill_9(keeper.expect("each generation has a keeper").identity);
+    broker.assert_nothing_left("its keeper was killed", SOON);
+    until_true("the loss to be seen", SOON, || broker.live_instances("fixture").is_empty());
+    assert_eq!(session.call("echo", &json!({"text": "again"})).text(), "again");
+    broker.finish();
+}
+
+#[test]
+fn a_killed_broker_takes_everything_along() {
+    let mut broker = start(Backend::session("fixture").flags("--ignore-eof --ignore-term"));
+    let sessions = [Session::new(&broker, "fixture"), Session::new(&broker, "fixture")];
+    sessions.iter().for_each(|session| spawn_all(session, true));
+    sessions[0].call("fork_loop", &json!({"pause_ms": 2})).text();
+    assert!(broker.owned_processes().len() > 10, "the test sees what it is about");
+    broker.kill_9();
+    broker.assert_nothing_left("kill -9 of the broker", EMPTY_WITHIN);
+
+    broker.restart();
+    broker.assert_nothing_runs();
+    assert_eq!(broker.status()["totals"]["owned_processes"], 0);
+    for session in sessions {
+        let session = session.at(&broker);
+        assert_eq!(session.call("echo", &json!({"text": "same session"})).text(), "same session");
+    }
+    broker.finish();
+}
+
+#[test]
+fn a_broker_killed_during_a_start_leaves_nothing() {
+    let mut broker = start(Backend::singleton("fixture").flags("--start-delay-ms 20000 --ignore-term --ignore-eof"));
+    let session = Session::new(&broker, "fixture");
+    let _call = broker.http().start(&session.call_request("echo", &json!({"text": "x"}))).unwrap();
+    until_true("the start to begin", SOON, || broker.starts("fixture") == 1);
+    broker.kill_9();
+    broker.assert_nothing_left("kill -9 of the broker during a start", EMPTY_WITHIN);
+    broker.restart();
+    broker.finish();
+}
+
+#[test]
+fn a_generation_number_never_comes_again() {
+    let mut broker = start(Backend::singleton("fixture"));
+    let session = Session::new(&broker, "fixture");
+    let generation = |session: &Session| {
+        let place = session.call("pid", &json!({})).text_json();
+        place["generation"].as_str().and_then(|number| number.parse::<u64>().ok()).expect("a number")
+    };
+    let first = generation(&session);
+    broker.kill_9();
+    broker.assert_nothing_left("kill -9 of the broker", EMPTY_WITHIN);
+    broker.restart();
+    let session = session.at(&broker);
+    let second = generation(&session);
+    assert!(broker.terminate().success());
+    broker.restart();
+    let third = generation(&session.at(&broker));
+    assert!(first < second && second < third, "{first} {second} {third}");
+    broker.finish();
+}
+
+#[test]
+fn a_deleted_session_stays_deleted_over_a_restart() {
+    let mut broker = start(Backend::singleton("fixture"));
+    let (kept, deleted) = (Session::new(&broker, "fixture"), Session::new(&broker, "fixture"));
+    deleted.delete();
+    broker.kill_9();
+    broker.restart();
+    let (kept, deleted) = (kept.at(&broker), deleted.at(&broker));
+    assert_eq!(kept.send("ping", &json!({})).response.status, 200);
+    let gone = deleted.send("ping", &json!({}));
+    assert_eq!((gone.response.status, gone.error_code()), (404, -32001));
+    broker.finish();
+}
+
+#[test]
+fn a_broker_that_is_terminated_during_a_call_ends_in_order() {
+    let mut broker = start(Backend::singleton("fixture"));
+    let session = Session::new(&broker, "fixture");
+    spawn_all(&session, true);
+    let _call = broker.http().start(&session.call_request("hang", &json!({}))).unwrap();
+    broker.wait_event("fixture", "call", "hang");
+    let status = broker.terminate();
+    assert!(status.success(), "{status}: {}", broker.log());
+    broker.assert_nothing_left("SIGTERM of the broker", Duration::from_millis(100));
+}
+
+#[test]
+fn a_status_counts_what_the_process_table_has() {
+    let broker = start(Backend::singleton("fixture"));
+    let session = Session::new(&broker, "fixture");
+    spawn_all(&session, false);
+    // The server, and one process for each way; keepers may count or not.
+    let counted = until("the count to be up to date", SOON, || {
+        broker.status()["totals"]["owned_processes"].as_u64().filter(|count| *count >= 5)
+    });
+    let seen = broker.owned_processes();
+    let keepers = seen.iter().filter(|process| process.command.contains(" keeper")).count();
+    let servers = seen.len() - keepers;
+    assert!((servers..=seen.len()).contains(&usize::try_from(counted).unwrap()), "{counted} of {seen:#?}");
+    let instance = &broker.live_instances("fixture")[0];
+    assert_eq!(instance["state"], "ready");
+    assert!(instance["rss_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{instance:#}");
+    assert!(instance["owner"].as_str().is_some_and(|owner| owner.contains("keeper")), "{instance:#}");
+    broker.finish();
+}

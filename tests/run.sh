@@ -1,0 +1,162 @@
+#!/usr/bin/env bash
+# Installs what the tests need, then checks and tests everything. Safe to run again; a second run installs nothing.
+#
+#   tests/run.sh          everything
+#   tests/run.sh PHASE…   some of: fmt clippy docs tests e2e
+#
+# Rust, a C++ compiler and a Debian or Ubuntu are taken for granted. Chromium, Node.js and Python come by apt where they
+# are missing (as root or with sudo); npm and Python packages go to tests/.deps, outputs to tests/.out, neither is
+# committed.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly PLAYWRIGHT='@playwright/mcp@0.0.79'   # the version that config/broker.toml starts
+readonly TYPESCRIPT_SDK='@modelcontextprotocol/sdk@1.32.2'
+readonly PYTHON_SDK='mcp==2.3.0'
+
+readonly DEPS="$PWD/tests/.deps"
+readonly OUT="$PWD/tests/.out"
+mkdir -p "$DEPS" "$OUT"
+
+export LAZY_MCP_TEST_RUN="$$-$(date +%s)"      # everything that this run starts inherits it
+export LAZY_MCP_TEST_DEPS="$DEPS"
+export npm_config_cache="$DEPS/npm-cache"      # where the shipped `npx` commands find their packages
+export npm_config_update_notifier=false
+export INSTA_UPDATE=no                         # a snapshot that differs is a failure, not a file
+export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}"
+
+failures=()
+passed=0
+failed=0
+
+say() { printf '\n== %s\n' "$*"; }
+
+# phase NAME COMMAND…: runs it, prints its time, and remembers whether it failed.
+phase() {
+  local name=$1 begin=$SECONDS
+  shift
+  say "$name"
+  if "$@"; then
+    printf -- '-- %s: %d s\n' "$name" $((SECONDS - begin))
+  else
+    printf -- '-- %s: FAILED after %d s\n' "$name" $((SECONDS - begin))
+    failures+=("$name")
+  fi
+}
+
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+# apt_has COMMAND PACKAGE: installs the package unless the command is there.
+apt_has() {
+  command -v "$1" >/dev/null || apt_install "$2"
+}
+
+apt_install_all() {
+  echo "installing $*"
+  as_root apt-get update -qq
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >"$OUT/apt.log" 2>&1 ||
+    { tail -n 20 "$OUT/apt.log"; return 1; }
+}
+
+# once STAMP COMMAND…: runs the command unless it succeeded before with the same words.
+once() {
+  local stamp="$DEPS/.$1"
+  shift
+  [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$*" ] && return
+  echo "$*"
+  "$@" && echo "$*" >"$stamp"
+}
+
+install_all() {
+  apt_has c++ g++ &&
+    apt_has python3 python3 &&
+    { python3 -c 'import ensurepip, venv' 2>/dev/null || apt_install python3-venv; } &&
+    apt_has node nodejs &&
+    apt_has npm npm &&
+    { command -v google-chrome-stable >/dev/null || apt_has chromium chromium; } &&
+    once npm npm install --prefix "$DEPS/npm" --no-save --no-audit --no-fund --loglevel=error "$TYPESCRIPT_SDK" &&
+    once npx npx -y "$PLAYWRIGHT" --version &&
+    once venv python3 -m venv "$DEPS/py" &&
+    once pip "$DEPS/py/bin/pip" install --quiet --disable-pip-version-check "$PYTHON_SDK"
+}
+
+build() {
+  cargo build --all-targets
+}
+
+docs() {
+  RUSTDOCFLAGS='-D warnings' cargo doc --no-deps --quiet
+}
+
+# count LOG: adds up what the runners said about their tests; fails if none ran.
+count() {
+  local ok bad
+  read -r ok bad < <(awk '
+    # cargo test: "test result: ok. 12 passed; 0 failed; …"
+    /^test result:/ { for (i = 2; i <= NF; i++) { if ($i ~ /^passed/) ok += $(i-1); if ($i ~ /^failed/) bad += $(i-1) } }
+    # nextest: "Summary [ 3.2s] 12 tests run: 11 passed (1 slow), 1 failed, 2 timed out, 0 skipped"
+    /^ *Summary \[/ { for (i = 2; i <= NF; i++) { if ($i ~ /^passed/) ok += $(i-1); if ($i ~ /^failed/ || $i == "timed") bad += $(i-1) } }
+    # tests/e2e/run.py: "e2e: 4 passed, 0 failed"
+    /^e2e: / { ok += $2; bad += $4 }
+    END { print ok + 0, bad + 0 }' "$1")
+  passed=$((passed + ok))
+  failed=$((failed + bad))
+  [ "$ok" -gt 0 ] || { echo "no test ran"; return 1; }
+}
+
+tests() {
+  local log="$OUT/tests.log" status=0
+  if cargo nextest --version >/dev/null 2>&1; then
+    { cargo nextest run --config-file tests/nextest.toml && cargo test --doc --quiet; } 2>&1 | tee "$log" || status=1
+  else
+    timeout 1200 cargo test --no-fail-fast 2>&1 | tee "$log" || status=1
+  fi
+  count "$log" && return "$status"
+}
+
+e2e() {
+  local log="$OUT/e2e.log" status=0
+  LAZY_MCP_BINARY="$TARGET/debug/lazy-mcp" timeout 900 python3 tests/e2e/run.py 2>&1 | tee "$log" || status=1
+  count "$log" && return "$status"
+}
+
+nothing_left() {
+  python3 tests/left_running.py check "$OUT/before.json" "$LAZY_MCP_TEST_RUN" "$TARGET" && echo "nothing is left running"
+}
+
+wanted() {
+  [ ${#only[@]} -eq 0 ] || [[ " ${only[*]} " == *" $1 "* ]]
+}
+
+only=("$@")
+for name in "${only[@]}"; do
+  [[ " fmt clippy docs tests e2e " == *" $name "* ]] || { echo "unknown phase '$name': fmt, clippy, docs, tests, e2e"; exit 2; }
+done
+
+phase install install_all
+if [ ${#failures[@]} -gt 0 ]; then exit 1; fi
+TARGET=$(cargo metadata --no-deps --format-version 1 | python3 -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')
+readonly TARGET
+python3 tests/left_running.py note "$OUT/before.json" "$LAZY_MCP_TEST_RUN" "$TARGET"
+
+if wanted fmt; then phase fmt cargo fmt --check; fi
+phase build build
+if [[ " ${failures[*]-} " == *" build "* ]]; then
+  say "FAILED in: ${failures[*]}"
+  exit 1
+fi
+if wanted clippy; then phase clippy cargo clippy --all-targets --quiet -- -D warnings; fi
+if wanted docs; then phase docs docs; fi
+if wanted tests; then phase tests tests; fi
+if wanted e2e; then phase e2e e2e; fi
+phase 'nothing left' nothing_left
+
+say "all of it: $SECONDS s"
+echo "$passed passed, $failed failed"
+if [ ${#failures[@]} -gt 0 ]; then
+  echo "FAILED in: ${failures[*]}"
+  exit 1
+fi
+echo "everything passed"
