@@ -12,7 +12,7 @@ use super::Broker;
 use crate::core::lifecycle::PublicState;
 use crate::ownership::process_table::{Process, ProcessTable};
 use crate::snapshot::Backend;
-use crate::supervisor::{Slot, SlotView};
+use crate::supervisor::{Cleanup, Slot, SlotView, Tally};
 
 /// Why the broker is not ready, if it is not.
 #[derive(Debug, Default)]
@@ -66,7 +66,10 @@ impl Broker {
         let backends: Vec<Value> = snapshot
             .backends
             .values()
-            .map(|backend| backend_status(backend, seen.get(&*backend.name).unwrap_or(&none)))
+            .map(|backend| {
+                let tally = self.supervisor.tally(&backend.name);
+                backend_status(backend, tally, seen.get(&*backend.name).unwrap_or(&none))
+            })
             .chain(disabled)
             .collect();
         let reasons = self.readiness.reasons();
@@ -105,7 +108,7 @@ fn look(slots: &[std::sync::Arc<Slot>]) -> BTreeMap<String, Vec<Seen>> {
     seen
 }
 
-fn backend_status(backend: &Backend, instances: &[Seen]) -> Value {
+fn backend_status(backend: &Backend, tally: Tally, instances: &[Seen]) -> Value {
     let (policy, catalog) = (&backend.policy, &backend.catalog);
     let has_drift = instances.iter().any(|seen| !seen.view.drifted.is_empty());
     json!({
@@ -131,15 +134,15 @@ fn backend_status(backend: &Backend, instances: &[Seen]) -> Value {
         "queue_limit": policy.queue.len_max,
         "max_concurrency": policy.max_concurrency,
         "idle_timeout_seconds": policy.idle_timeout.as_secs_f64(),
+        "starts": tally.starts,
+        "proofs": tally.proofs,
+        "last_cleanup": tally.last_cleanup.map(cleanup_status),
         "instances": instances.iter().map(instance_status).collect::<Vec<_>>(),
     })
 }
 
 fn instance_status(seen: &Seen) -> Value {
     let view = &seen.view;
-    let cleanup = view.last_cleanup.map(|cleanup| {
-        json!({"ok": cleanup.ok, "ms": ms(cleanup.took), "survivors": cleanup.survivors})
-    });
     let survivors: Vec<Value> = view
         .survivors
         .iter()
@@ -159,7 +162,7 @@ fn instance_status(seen: &Seen) -> Value {
         "keeper_pid": view.keeper.map(|keeper| keeper.pid),
         "owned_processes": seen.processes,
         "rss_bytes": seen.rss_bytes,
-        "last_cleanup": cleanup,
+        "last_cleanup": view.last_cleanup.map(cleanup_status),
         "survivors": survivors,
         "last_failure": view.last_failure.as_ref().map(|failure| json!({
             "at": timestamp(failure.at), "kind": failure.kind(), "generation": failure.generation,
@@ -167,6 +170,10 @@ fn instance_status(seen: &Seen) -> Value {
         "drifted_tools": view.drifted,
         "dropped": view.dropped.iter().map(|(kind, n)| ((*kind).to_owned(), Value::from(*n))).collect::<serde_json::Map<_, _>>(),
     })
+}
+
+fn cleanup_status(cleanup: Cleanup) -> Value {
+    json!({"ok": cleanup.ok, "ms": ms(cleanup.took), "survivors": cleanup.survivors})
 }
 
 /// RFC 3339 in UTC, to the millisecond.

@@ -15,7 +15,7 @@ use crate::core::diagnostic::suggestion;
 use crate::exit::{Exit, Failure};
 use crate::link::{Greeting, Link, LinkLimits, Streams};
 use crate::ownership::{self, InstanceDir, KeeperProgram, Started, Sweep, Tree, become_subreaper};
-use crate::protocol::raw::members;
+use crate::protocol::raw::{members, string};
 
 /// Sweeps tried before the command says that it could not prove the end.
 const SWEEPS_MAX: u32 = 5;
@@ -25,10 +25,6 @@ pub(super) fn run(path: &Path, name: &str) -> anyhow::Result<Exit> {
     let backend = config.backends.get(name).ok_or_else(|| {
         let hint = suggestion(name, config.backends.keys().map(String::as_str));
         Failure::new(Exit::Usage, format!("no backend '{name}' in `{}`{hint}", path.display()))
-    })?;
-    let package = backend.package().ok_or_else(|| {
-        let why = format!("what package and version '{name}' is cannot be told from its `args`; set `package = {{ name, version }}`");
-        Failure::new(Exit::Refused, why)
     })?;
     let previous = if backend.catalog.exists() { Some(catalog::load(&backend.catalog)?) } else { None };
     let scratch = scratch_dir()?;
@@ -47,7 +43,7 @@ pub(super) fn run(path: &Path, name: &str) -> anyhow::Result<Exit> {
             return Err(Failure::new(Exit::NotProved, format!("{e:#}; and the server could not be proved gone")).into());
         }
     };
-    write(&backend.catalog, previous.as_ref(), live.into_capture(name.to_owned(), package))?;
+    write(&backend.catalog, previous.as_ref(), live.into_capture(name.to_owned(), backend.package()))?;
     Ok(Exit::Done)
 }
 
@@ -61,7 +57,16 @@ struct Live {
 }
 
 impl Live {
-    fn into_capture(self, backend: String, package: Package) -> Capture {
+    /// Without a package in the configuration, a server is what it calls itself.
+    fn into_capture(self, backend: String, package: Option<Package>) -> Capture {
+        let package = package.unwrap_or_else(|| {
+            let own = |member| match members(self.greeting.server_info.get(), [member]) {
+                Ok([Some(raw)]) => string(raw).map(|text| text.into_owned()),
+                _ => None,
+            };
+            let unknown = || "unknown".to_owned();
+            Package { name: own("name").unwrap_or_else(unknown), version: own("version").unwrap_or_else(unknown) }
+        });
         Capture {
             backend,
             package: package.name,
@@ -98,9 +103,12 @@ async fn capture(config: &Config, backend: &BackendConfig, scratch: &Path) -> an
     let link = Link::open(streams, LinkLimits { frame_len_max: config.server.frame_bytes_max }, &tracker);
     let asked = tokio::time::timeout(backend.deadlines.start, ask(&link)).await;
     let live = asked.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within {} s", backend.deadlines.start.as_secs())));
-    let live = live.map_err(|e| match link.stderr_tail().last() {
-        Some(line) => e.context(format!("last line of its stderr: {line}")),
-        None => e,
+    let live = live.map_err(|e| {
+        let tail = link.stderr_tail();
+        match tail.last() {
+            Some(line) => anyhow::anyhow!("{e:#}; last line of its stderr: {line}"),
+            None => e,
+        }
     });
     let proved = stop(&tree, &link, backend).await;
     dir.remove().context("remove the server's directory")?;

@@ -52,6 +52,11 @@ fn describe(status: &Value) -> String {
         if backend["enabled"] != true {
             text += ", disabled";
         }
+        if let (Some(starts), Some(proofs)) = (backend["starts"].as_u64(), backend["proofs"].as_u64())
+            && starts > 0
+        {
+            text += &format!(", started {starts}×, proved gone {proofs}×");
+        }
         if backend["catalog"]["drift"] != "none" {
             text += ", its server differs from its catalog";
         }

@@ -123,6 +123,7 @@ impl Driver {
 
     fn spawn(&mut self, generation: Generation) {
         tracing::info!(slot = %self.slot.key, %generation, "starting");
+        self.services.tally(&self.slot.key.backend, |tally| tally.starts += 1);
         self.running = Some(Running {
             generation,
             footprint: Footprint::default(),
@@ -210,16 +211,23 @@ impl Driver {
                     // Whoever still waits for an answer of a tree that is gone waits for nothing.
                     started.link.fail_all(Loss::Exited);
                 }
+                let (services, inbox) = (self.services.clone(), self.inbox.clone());
                 self.tasks.spawn(async move {
                     running.footprint.erase().await;
-                    slot.set_cleanup(Cleanup { ok: true, took, survivors: 0 }, Vec::new());
+                    let cleanup = Cleanup { ok: true, took, survivors: 0 };
+                    services.tally(&slot.key.backend, |tally| tally.proved(cleanup));
+                    slot.set_cleanup(cleanup, Vec::new());
                     slot.set_live(None);
                     slot.report(generation, Report::TreeEmpty);
+                    // A retired slot is over now, and only its driver can say so.
+                    let _ = inbox.send(Order::Look);
                 });
             }
             Sweep::Busy { survivors } => {
                 tracing::error!(slot = %slot.key, %generation, survivors = survivors.len(), "could not be proved gone");
-                slot.set_cleanup(Cleanup { ok: false, took, survivors: survivors.len() }, survivors);
+                let cleanup = Cleanup { ok: false, took, survivors: survivors.len() };
+                self.services.tally(&slot.key.backend, |tally| tally.last_cleanup = Some(cleanup));
+                slot.set_cleanup(cleanup, survivors);
                 slot.report(generation, Report::TreeBusy);
             }
         }

@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 use super::driver::Driver;
 use super::instance::InstanceKey;
 use super::plan::Plan;
-use super::slot::Slot;
+use super::slot::{Cleanup, Slot};
 use crate::core::lifecycle::PublicState;
 use crate::ownership::{Journal, KeeperProgram, Sweep};
 
@@ -48,9 +48,28 @@ pub(super) struct Services {
     registered: Mutex<Registered>,
 }
 
+/// What a backend's slots have done since the broker started; outlives the slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Generations begun, whatever became of them.
+    pub starts: u64,
+    /// Generations proved gone.
+    pub proofs: u64,
+    pub last_cleanup: Option<Cleanup>,
+}
+
+impl Tally {
+    pub(super) fn proved(&mut self, cleanup: Cleanup) {
+        self.proofs += 1;
+        self.last_cleanup = Some(cleanup);
+    }
+}
+
 #[derive(Debug, Default)]
 struct Registered {
     slots: HashMap<InstanceKey, Arc<Slot>>,
+    /// By backend, so bounded by the configuration.
+    tallies: HashMap<Arc<str>, Tally>,
     is_shutting_down: bool,
 }
 
@@ -95,6 +114,11 @@ impl Supervisor {
         slots
     }
 
+    /// What a backend's slots have done.
+    pub fn tally(&self, backend: &str) -> Tally {
+        self.services.registered().tallies.get(backend).copied().unwrap_or_default()
+    }
+
     /// Ends what an earlier broker left behind, and proves it; the reason if that did not succeed within `budget`.
     pub async fn sweep_leftovers(&self, budget: Duration) -> Result<(), String> {
         let leftovers = self.services.journal.sweep_leftovers(budget).await.map_err(|e| e.to_string())?;
@@ -126,6 +150,10 @@ impl Supervisor {
 }
 
 impl Services {
+    pub fn tally(&self, backend: &Arc<str>, count: impl FnOnce(&mut Tally)) {
+        count(self.registered().tallies.entry(backend.clone()).or_default());
+    }
+
     /// A slot that is over for good, or whose driver has nothing left to do for it, leaves the registry.
     pub fn settle(&self, slot: &Slot) {
         if slot.is_retired() && slot.forget_if_vacant() {
