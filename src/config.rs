@@ -14,6 +14,7 @@ mod fingerprint;
 mod load;
 mod model;
 mod package;
+mod paths;
 mod reader;
 mod resolve;
 mod template;

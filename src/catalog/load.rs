@@ -37,7 +37,9 @@ fn verify(path: &Path, text: &str) -> Result<Catalog, Diagnostics> {
     let not_json = |error: serde_json::Error| {
         let message = error.to_string();
         let message = message.split(" at line ").next().unwrap_or_default();
-        Diagnostic::new(path, Some(error.line()), format!("is not JSON: {message}; {}", remedy(stem(path))))
+        // JSON, but of another shape or with a key twice: the message says all of it.
+        let kind = if error.is_data() { "" } else { "is not JSON: " };
+        Diagnostic::new(path, Some(error.line()), format!("{kind}{message}; {}", remedy(stem(path))))
     };
     let whole = strict::parse(text).map_err(not_json)?;
     let Fields(fields) = serde_json::from_str(text).map_err(not_json)?;
@@ -141,8 +143,15 @@ impl<'a> File<'a> {
             if !names.insert(name.clone()) {
                 self.fault(Some(raw), format!("tool `{name}` is there twice"));
             }
+            let is_enabled = decided.contains(name.as_str());
+            if !digests.contains_key(&name) && !is_enabled && !excluded.contains_key(&name) {
+                let message =
+                    format!("tool `{name}` was added by hand: nothing else in the file knows it; {}", self.remedy());
+                self.fault(Some(raw), message);
+                continue;
+            }
             self.check_digest(raw, &name, digest, digests.get(&name));
-            let decision = match (decided.contains(name.as_str()), excluded.get(&name)) {
+            let decision = match (is_enabled, excluded.get(&name)) {
                 (true, None) => Decision::Enabled,
                 (false, Some(reason)) => Decision::Excluded { reason: reason.clone() },
                 (true, Some(_)) => {

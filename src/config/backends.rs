@@ -6,9 +6,10 @@ use regex::Regex;
 use toml::de::DeValue;
 
 use super::environment::{EnvValue, SET_BY_BROKER};
-use super::load::{Loader, absolute};
+use super::load::Loader;
 use super::model::{BackendConfig, Deadlines, Ownership, Probe, RESERVED_NAMES};
 use super::package::{Package, package_of};
+use super::paths::absolute;
 use super::reader::{Entry, Section};
 use super::resolve::read_secret;
 use super::template::{Placeholders, Template, is_env_name};
@@ -101,7 +102,9 @@ impl Loader<'_> {
             return None;
         }
         let mut section = entry.section(entry.title.clone())?;
-        let value = match (section.get("env"), section.get("file")) {
+        let (by_env, by_file) = (section.get("env"), section.get("file"));
+        let one = by_env.is_some() != by_file.is_some();
+        let value = match (by_env, by_file) {
             (Some(name), None) => env_reference(&name).map(EnvValue::Env),
             (None, Some(file)) => self.path_at(&file).map(|path| {
                 let path = absolute(&path);
@@ -111,12 +114,12 @@ impl Loader<'_> {
                 }
                 EnvValue::File { content: content.ok().map(|secret| Digest::of(secret.as_bytes())), path }
             }),
-            _ => {
-                entry.fault("must have exactly one of 'env' and 'file'");
-                None
-            }
+            _ => None,
         };
-        section.finish();
+        let all_known = section.finish();
+        if all_known && !one {
+            entry.fault("must have exactly one of 'env' and 'file'");
+        }
         value
     }
 }

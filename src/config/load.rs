@@ -1,13 +1,14 @@
 //! Reading `broker.toml`: syntax, then every table and key, then the files that it names.
 
 use std::net::SocketAddr;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use toml::de::DeTable;
 
 use super::environment::Surroundings;
 use super::model::{Config, DEFAULT_LISTEN, ReviewMode, ServerConfig};
+use super::paths::{absolute, tidy};
 use super::reader::{Entry, Reader, Section};
 use super::vars::read_vars;
 use crate::core::diagnostic::{Diagnostic, Diagnostics, suggestion};
@@ -63,7 +64,7 @@ impl<'a> Loader<'a> {
             reader.into_faults().into_result(())?;
             return Err(Diagnostic::new(self.path, None, "is not TOML").into());
         }
-        let config = self.document(Section::document(&reader, document.get_ref()));
+        let config = self.document(&reader, document.get_ref());
         let faults = reader.into_faults();
         match config {
             Some(config) => faults.into_result(config),
@@ -87,7 +88,8 @@ impl<'a> Loader<'a> {
     }
 
     /// Here and below, what is missing from a result was reported: `None`, or a default in place of a bad value.
-    fn document(&self, mut document: Section<'_>) -> Option<Config> {
+    fn document<'r>(&self, reader: &'r Reader<'r>, table: &'r DeTable<'r>) -> Option<Config> {
+        let mut document = Section::document(reader, table);
         let server = document.part("server");
         let review = document.part("review");
         let vars = document.part("vars");
@@ -97,10 +99,11 @@ impl<'a> Loader<'a> {
         let (var_names, vars) = vars.map(|section| read_vars(&section)).unwrap_or_default();
         let backends = backends.map(|section| self.backends(&section, &var_names)).unwrap_or_default();
         let review = review.map(review_mode).unwrap_or_default();
-        Some(Config { path: self.path.to_owned(), server: self.server(server)?, review, vars, backends })
+        let server = self.server(reader, server)?;
+        Some(Config { path: self.path.to_owned(), server, review, vars, backends })
     }
 
-    fn server(&self, section: Option<Section<'_>>) -> Option<ServerConfig> {
+    fn server(&self, reader: &Reader<'_>, section: Option<Section<'_>>) -> Option<ServerConfig> {
         let mut server = ServerConfig {
             listen: DEFAULT_LISTEN,
             state_dir: PathBuf::new(),
@@ -113,7 +116,7 @@ impl<'a> Loader<'a> {
             log: "info".into(),
         };
         let Some(mut section) = section else {
-            server.state_dir = self.default_state_dir()?;
+            server.state_dir = self.default_state_dir(reader)?;
             return Some(server);
         };
         let count = |entry: Option<Entry<'_>>, range| entry.and_then(|entry| entry.integer(range));
@@ -143,13 +146,7 @@ impl<'a> Loader<'a> {
         }
         let state_dir = match section.get("state_dir") {
             Some(entry) => self.path_at(&entry).map(|path| absolute(&path)),
-            None => {
-                let found = self.default_state_dir();
-                if found.is_none() {
-                    section.fault("needs 'state_dir': neither XDG_STATE_HOME nor HOME is set");
-                }
-                found
-            }
+            None => self.default_state_dir(reader),
         };
         section.finish();
         server.state_dir = state_dir?;
@@ -157,9 +154,12 @@ impl<'a> Loader<'a> {
     }
 
     /// `$XDG_STATE_HOME/lazy-mcp`, else `~/.local/state/lazy-mcp`.
-    fn default_state_dir(&self) -> Option<PathBuf> {
+    fn default_state_dir(&self, reader: &Reader<'_>) -> Option<PathBuf> {
         let absolute = |name| self.surroundings.var(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let base = absolute("XDG_STATE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
+        if base.is_none() {
+            reader.fault(0, "[server] needs 'state_dir': neither XDG_STATE_HOME nor HOME is set");
+        }
         base.map(|base| base.join("lazy-mcp"))
     }
 
@@ -232,26 +232,36 @@ fn review_mode(mut section: Section<'_>) -> ReviewMode {
     }
 }
 
-/// Absolute without touching what links point to.
-pub(super) fn absolute(path: &Path) -> PathBuf {
-    // Fails only for an empty path or a lost working directory; then the path itself is the best there is.
-    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    tidy(&std::path::absolute(path).unwrap_or_else(|_| path.to_owned()))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Takes out `dir/..` where that is safe, for messages that can be read: not after a symbolic link, because its `..`
-/// is elsewhere.
-fn tidy(path: &Path) -> PathBuf {
-    let mut tidied = PathBuf::new();
-    for component in path.components() {
-        let goes_back = component == Component::ParentDir
-            && matches!(tidied.components().next_back(), Some(Component::Normal(_)))
-            && !tidied.is_symlink();
-        if goes_back {
-            tidied.pop();
-        } else {
-            tidied.push(component);
-        }
+    #[track_caller]
+    fn check(text: &str, env: &[(&str, &str)], expected: &str) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("broker.toml");
+        std::fs::write(&path, text).unwrap();
+        let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let found = match Loader::new(&path, Surroundings { env, is_root: false }, None).load() {
+            Ok(config) => config.server.state_dir.display().to_string(),
+            Err(faults) => faults.to_string().replace(&format!("{}/", dir.path().display()), ""),
+        };
+        assert_eq!(found, expected);
     }
-    tidied
+
+    #[test]
+    fn state_goes_where_the_desktop_specification_says() {
+        check("", &[("XDG_STATE_HOME", "/x"), ("HOME", "/h")], "/x/lazy-mcp");
+        check("[server]", &[("HOME", "/h")], "/h/.local/state/lazy-mcp");
+        // The specification has relative and empty values ignored.
+        check("", &[("XDG_STATE_HOME", "x"), ("HOME", "/h")], "/h/.local/state/lazy-mcp");
+        check("", &[("XDG_STATE_HOME", ""), ("HOME", "/h")], "/h/.local/state/lazy-mcp");
+    }
+
+    #[test]
+    fn without_a_home_the_state_directory_has_to_be_named() {
+        let message = "broker.toml:1: [server] needs 'state_dir': neither XDG_STATE_HOME nor HOME is set";
+        check("", &[], message);
+        check("[server]\n", &[], message);
+    }
 }

@@ -180,24 +180,23 @@ impl<'r> Section<'r> {
         self.table.iter().map(|(name, value)| (name.get_ref().as_ref(), self.entry(name, value))).collect()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.table.is_empty()
-    }
-
     pub(super) fn fault(&self, message: impl std::fmt::Display) {
         self.reader.fault(self.at, format!("{} {message}", self.title));
     }
 
-    /// Reports every key that was never asked for, with the nearest that was.
-    pub(super) fn finish(self) {
+    /// Reports every key that was never asked for, with the nearest that was; whether there was none.
+    pub(super) fn finish(self) -> bool {
+        let mut all_known = true;
         for (name, _) in self.table.iter() {
             let key = name.get_ref().as_ref();
             if !self.asked.contains(key) {
                 let place = if self.title.is_empty() { String::new() } else { format!(" in {}", self.title) };
                 let near = suggestion(key, self.asked.iter().copied());
                 self.reader.fault(name.span().start, format!("unknown key '{key}'{place}{near}"));
+                all_known = false;
             }
         }
+        all_known
     }
 
     fn entry(&self, name: &'r Spanned<std::borrow::Cow<'r, str>>, value: &'r Spanned<DeValue<'r>>) -> Entry<'r> {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::environment::{EnvValue, Surroundings};
 use super::model::{BackendConfig, Var, Vars};
+use super::paths::tidy;
 use super::template::{InstanceField, Piece, Template};
 use crate::core::launch::Launch;
 
@@ -237,7 +238,7 @@ impl Resolver<'_> {
     fn cwd(&mut self, backend: &BackendConfig) -> PathBuf {
         let Some(template) = &backend.cwd else { return self.instance.instance_dir.clone() };
         let Some(cwd) = self.fill(template, "`cwd`") else { return PathBuf::new() };
-        let path = backend.base.join(cwd);
+        let path = tidy(&backend.base.join(cwd));
         // The instance directory itself is made just before the process.
         if !path.starts_with(&self.instance.instance_dir) && !path.is_dir() {
             self.faults.push(Unresolved::NoDirectory { path: path.clone() });
@@ -249,7 +250,7 @@ impl Resolver<'_> {
     fn program(&mut self, command: &str, env: &BTreeMap<String, String>, base: &Path) -> Option<PathBuf> {
         let hint = hint_for_program(command);
         if command.contains('/') {
-            let path = base.join(command);
+            let path = tidy(&base.join(command));
             return if is_executable(&path) { Some(path) } else { self.miss(Unresolved::NotExecutable { path, hint }) };
         }
         let searched = search_path(env);

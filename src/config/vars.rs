@@ -51,12 +51,10 @@ fn read_var(entry: &Entry<'_>) -> Option<Var> {
             Some(Var::ByUser { as_root: as_root?, otherwise: otherwise? })
         }
         _ => {
-            if !section.is_empty() {
+            if section.finish() {
                 entry.fault(FORMS);
-            } else {
-                entry.fault(format_args!("is empty: it {FORMS}"));
             }
-            None
+            return None;
         }
     };
     section.finish();
