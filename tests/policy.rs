@@ -2,6 +2,10 @@
 
 #[path = "policy/broken.rs"]
 mod broken;
+#[path = "policy/headers.rs"]
+mod headers;
+#[path = "policy/results.rs"]
+mod results;
 #[path = "policy/runaway.rs"]
 mod runaway;
 #[path = "policy/sandbox.rs"]
