@@ -48,6 +48,7 @@ pub(super) fn read(fields: &mut Fields<'_>) -> Option<Backend> {
     let max_concurrency = fields.whole("max_concurrency", 1..=CONCURRENCY_MAX);
     let on_cancel = fields.table("on_cancel", on_cancel);
     let (drift, tools) = fields.table("tools", tools).unwrap_or_default();
+    let results = results(fields);
     Some(Backend {
         scope: scope?,
         idle_timeout: idle_timeout.unwrap_or(Duration::from_secs(120)),
@@ -56,7 +57,7 @@ pub(super) fn read(fields: &mut Fields<'_>) -> Option<Backend> {
         on_cancel: on_cancel.unwrap_or(OnCancel::Keep),
         drift,
         tools,
-        results: results(fields),
+        results,
     })
 }
 

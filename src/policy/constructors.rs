@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use mlua::userdata::{MetaMethod, UserDataFields};
 use mlua::{Lua, Table, UserData, Value};
 
 use super::arguments::{ArgumentRule, Check, number_text};
@@ -15,7 +16,7 @@ use super::names::{NamePattern, NameSet};
 use super::results::{ContentTypes, HeaderRule, KeyRule, LimitRule, Otherwise, PatternRule, Rule, UriRule};
 use super::sandbox::{self, error_at_caller};
 use super::url_rule::UrlRule;
-use crate::core::diagnostic::{Diagnostic, Diagnostics};
+use crate::core::diagnostic::{Diagnostic, Diagnostics, suggestion};
 
 const REDACTED: &str = "[redacted]";
 
@@ -32,7 +33,11 @@ pub(super) enum Built {
     Faulty,
 }
 
-impl UserData for Built {}
+impl UserData for Built {
+    fn add_fields<F: UserDataFields<Self>>(fields: &mut F) {
+        fields.add_meta_field(MetaMethod::Type, "rule");
+    }
+}
 
 impl Built {
     pub fn of(value: &Value) -> Option<Self> {
@@ -62,6 +67,10 @@ pub(super) fn install(lua: &Lua) -> mlua::Result<()> {
     }
     broker.raw_set("default", lua.create_function(|lua, value: Value| Ok(default(lua, &value)))?)?;
     broker.raw_set("import", lua.create_function(super::load::import)?)?;
+    sandbox::refuse_unknown_names(lua, &broker, |name| {
+        let known = CONSTRUCTORS.map(|(name, _)| name);
+        format!(" in broker{}", suggestion(name, known.into_iter().chain(["default", "import"])))
+    })?;
     lua.globals().raw_set("broker", broker)
 }
 
@@ -114,7 +123,10 @@ fn json_scalar(value: &Value) -> Option<String> {
 
 fn url_rule(fields: &mut Fields<'_>) -> Option<ArgumentRule> {
     let schemes = fields.texts("schemes");
-    let schemes = fields.require("schemes", schemes)?;
+    if schemes.as_ref().is_some_and(Vec::is_empty) {
+        fields.fault_of("schemes", "must name at least one scheme");
+    }
+    let schemes = fields.require("schemes", schemes).unwrap_or_default();
     let mut rule = UrlRule {
         schemes: Vec::new(),
         scheme_is_optional: fields.flag("scheme_optional").unwrap_or(false),
@@ -129,9 +141,6 @@ fn url_rule(fields: &mut Fields<'_>) -> Option<ArgumentRule> {
             fields.fault(&place, format!("must be a URL scheme such as \"https\", got {scheme:?}"));
         }
         rule.schemes.push(scheme.to_ascii_lowercase());
-    }
-    if rule.schemes.is_empty() {
-        fields.fault_of("schemes", "must name at least one scheme");
     }
     if let Some(hosts) = fields.texts("hosts") {
         let hosts = hosts.into_iter().filter_map(|(place, host)| pattern(fields, &place, &host.to_ascii_lowercase()));
@@ -266,7 +275,10 @@ pub(super) fn mentions(fields: &mut Fields<'_>, field: &'static str) -> Option<V
 pub(super) fn mention(fields: &mut Fields<'_>, place: Place, name: &str) -> Option<Mention> {
     let pattern = pattern(fields, &place, name)?;
     // A list is named as a whole: the pattern itself is in the message.
-    let field = place.name.split('[').next().unwrap_or_default().to_owned();
+    let mut field = place.name.split('[').next().unwrap_or_default().to_owned();
+    if field == "tools" {
+        field = format!("{field} of {}", fields.constructor());
+    }
     Some(Mention { pattern, field, file: fields.file().to_owned(), line: place.line })
 }
 

@@ -34,7 +34,8 @@ pub(super) struct Fields<'f> {
     name: String,
     steps: Vec<Step>,
     values: BTreeMap<String, Value>,
-    known: Vec<&'static str>,
+    /// Names that were asked for, and whether the table had them.
+    known: Vec<(&'static str, bool)>,
 }
 
 /// Where a value stands, to report about it later.
@@ -94,6 +95,10 @@ impl<'f> Fields<'f> {
         self.site.file()
     }
 
+    pub fn constructor(&self) -> String {
+        format!("broker.{}", self.site.constructor)
+    }
+
     /// "'place' `what`".
     pub fn fault(&mut self, place: &Place, what: impl std::fmt::Display) {
         let message = format!("'{}' {what}", place.name);
@@ -105,8 +110,9 @@ impl<'f> Fields<'f> {
     }
 
     pub fn take(&mut self, field: &'static str) -> Option<Value> {
-        self.known.push(field);
-        self.values.remove(field)
+        let value = self.values.remove(field);
+        self.known.push((field, value.is_some()));
+        value
     }
 
     /// The value, or a fault that says what it must be.
@@ -119,8 +125,9 @@ impl<'f> Fields<'f> {
         result
     }
 
+    /// A fault if the table does not have the field; one with a wrong value was reported when it was read.
     pub fn require<T>(&mut self, field: &'static str, value: Option<T>) -> Option<T> {
-        if value.is_none() && !self.faults.iter().any(|fault| fault.message.starts_with(&format!("'{field}'"))) {
+        if self.known.contains(&(field, false)) {
             let message = format!("{} needs the field '{field}'", self.name);
             let line = self.line([]);
             self.faults.push(Diagnostic::new(self.site.file(), Some(line), message));
@@ -221,7 +228,7 @@ impl<'f> Fields<'f> {
     pub fn close(mut self) {
         for (field, _) in std::mem::take(&mut self.values) {
             let line = self.line([Step::Key(field.clone())]);
-            let hint = suggestion(&field, self.known.iter().copied());
+            let hint = suggestion(&field, self.known.iter().map(|(name, _)| *name));
             let message = format!("unknown field '{field}' in {}{hint}", self.name);
             self.faults.push(Diagnostic::new(self.site.file(), Some(line), message));
         }

@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use mlua::{Function, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value, VmState};
 
+use super::fields;
+
 /// Steps that one load may take: about 7 ms of processor time, 2,000 times what the shipped policies need.
 pub(super) const LOAD_STEPS_MAX: u32 = 200_000;
 
@@ -79,6 +81,9 @@ pub(super) fn machine(watch: &Watch, install: impl FnOnce(&Lua) -> mlua::Result<
     wrap_string_functions(&lua)?;
     wrap_table_move(&lua)?;
     install(&lua)?;
+    refuse_unknown_names(&lua, &lua.globals(), |_| {
+        ": policies see 'broker' and the pure functions of Lua only".to_owned()
+    })?;
     lua.set_memory_limit(MEMORY_MAX_BYTES)?;
     limit_steps(&lua, watch.clone());
     lua.sandbox(true)?;
@@ -114,6 +119,22 @@ fn keep_only_known_globals(lua: &Lua) -> mlua::Result<()> {
     let math: Table = globals.get("math")?;
     math.raw_set("random", Value::Nil)?;
     math.raw_set("randomseed", Value::Nil)
+}
+
+/// Reading a name that `table` does not have is an error that says so, instead of a `nil` that fails somewhere later.
+pub(super) fn refuse_unknown_names(
+    lua: &Lua,
+    table: &Table,
+    hint: impl Fn(&str) -> String + Send + 'static,
+) -> mlua::Result<()> {
+    let refuse = lua.create_function(move |lua, (_, name): (Value, Value)| -> mlua::Result<Value> {
+        let name = fields::text(&name).unwrap_or_default();
+        Err(error_at_caller(lua, format_args!("unknown name '{name}'{}", hint(&name))))
+    })?;
+    let metatable = lua.create_table()?;
+    metatable.raw_set("__index", refuse)?;
+    metatable.raw_set("__metatable", false)?;
+    table.set_metatable(Some(metatable))
 }
 
 fn limit_steps(lua: &Lua, watch: Watch) {

@@ -83,26 +83,44 @@ fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
 }
 
+/// The value of the header, without the quotation marks around it.
 fn value_after(text: &str, colon: usize, name: &Name<'_>) -> Range<usize> {
     let bytes = text.as_bytes();
     let spaces = bytes[colon + 1..].iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
     let start = colon + 1 + spaces;
     let line_end = end_of_line(bytes, start);
     let escapes = bytes[start..].iter().take_while(|byte| **byte == b'\\').count();
-    let first = bytes.get(start + escapes).copied();
-    let end = match first {
-        _ if name.opened_by.is_some() => {
-            name.opened_by.and_then(|quote| closing_quote(bytes, start, quote, 0)).unwrap_or(line_end).min(line_end)
+    let inner = start + escapes + 1;
+    let (start, end) = match bytes.get(start + escapes).copied() {
+        _ if let Some(quote) = name.opened_by => {
+            let is_space = |rest: &[u8]| rest.first().is_some_and(u8::is_ascii_whitespace);
+            (start, closing_quote_on_line(bytes, start, quote, is_space).unwrap_or(line_end))
         }
-        Some(quote @ (b'"' | b'\'' | b'`')) => match closing_quote(bytes, start + escapes + 1, quote, escapes) {
-            Some(close) if name.is_key || close < line_end => close + 1,
-            _ if name.is_key => bytes.len(),
-            _ => line_end,
-        },
-        Some(open @ (b'[' | b'{')) if name.is_key => closing_bracket(bytes, start, open),
-        _ => end_of_continuation(text, colon, line_end, name.text),
+        Some(quote @ (b'"' | b'\'' | b'`')) if name.is_key => {
+            (inner, closing_quote(bytes, inner, quote, escapes).map_or(bytes.len(), |close| close - escapes))
+        }
+        Some(quote @ (b'"' | b'\'' | b'`'))
+            if let Some(close) = closing_quote_on_line(bytes, inner, quote, |_| false)
+                && escapes == 0 =>
+        {
+            (inner, close)
+        }
+        Some(open @ (b'[' | b'{')) if name.is_key => (start, closing_bracket(bytes, start, open)),
+        _ => (start, end_of_continuation(text, colon, line_end, name.text)),
     };
     start..start + text[start..end.max(start)].trim_end().len()
+}
+
+/// The quotation mark that ends a value in a line of words: nothing but the end of a list or object may follow, or what
+/// `may_follow` allows. One with more of the value behind it, as in `"Cookie: a="b"; c=d"`, is part of it.
+fn closing_quote_on_line(bytes: &[u8], from: usize, quote: u8, may_follow: fn(&[u8]) -> bool) -> Option<usize> {
+    let line = &bytes[..end_of_line(bytes, from)];
+    let ends = |at: &usize| {
+        let rest = &line[at + 1..];
+        let next = rest.trim_ascii_start().first();
+        next.is_none_or(|next| matches!(next, b',' | b')' | b']' | b'}')) || may_follow(rest)
+    };
+    memchr_iter(quote, line.get(from..)?).map(|step| from + step).filter(|at| line[*at - 1] != b'\\').find(ends)
 }
 
 fn end_of_line(bytes: &[u8], from: usize) -> usize {
