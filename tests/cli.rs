@@ -254,9 +254,22 @@ fn a_capture_that_fails_writes_nothing() {
 }
 
 #[test]
-fn a_taken_port_is_told() {
+fn two_brokers_do_not_share_their_state() {
     let broker = setup().start();
     let second = broker.cli(&["serve"]);
+    assert!(!matches!(second.code, Some(0) | None), "{second:#?}");
+    assert!(second.stderr.contains("state"), "{second:#?}");
+    broker.finish();
+}
+
+#[test]
+fn a_taken_port_is_told() {
+    let broker = setup().start();
+    // Its own state, so that only the port is in the way.
+    let other = broker.dir().join("config/other.toml");
+    let text = std::fs::read_to_string(broker.config()).unwrap();
+    std::fs::write(&other, text.replace("../state", "../other-state")).unwrap();
+    let second = run(&other, &["serve"]);
     assert!(!matches!(second.code, Some(0) | None), "{second:#?}");
     assert!(second.stderr.contains(&broker.http().0.port().to_string()), "{second:#?}");
     let session = Session::new(&broker, "fixture");

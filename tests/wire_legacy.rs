@@ -109,6 +109,25 @@ fn the_list_has_the_visible_tools_in_order() {
 }
 
 #[test]
+fn params_may_be_missing_where_nothing_is_asked() {
+    let broker = broker();
+    let session = Session::new(&broker, "fixture");
+    // As the TypeScript and Python clients send them.
+    for (body, member) in [
+        (r#"{"method":"tools/list","jsonrpc":"2.0","id":1}"#, "tools"),
+        (r#"{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{"_meta":{"progressToken":1}}}"#, "tools"),
+    ] {
+        assert!(session.send_raw(body).result()[member].is_array(), "{body}");
+    }
+    assert_eq!(session.send_raw(r#"{"jsonrpc":"2.0","id":3,"method":"ping"}"#).result(), &json!({}));
+    let bare = broker.http().send(&session.post(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#));
+    assert_eq!(bare.status, 202);
+    let no_params = session.send_raw(r#"{"jsonrpc":"2.0","id":4,"method":"tools/call"}"#);
+    assert_eq!(no_params.error_code(), -32602);
+    finish_lazy(broker);
+}
+
+#[test]
 fn a_call_is_answered_in_json() {
     let broker = broker();
     let session = Session::new(&broker, "fixture");

@@ -11,7 +11,7 @@ import tomllib
 import urllib.request
 from pathlib import Path
 
-from processes import wait_for
+from processes import Process, below, owned, wait_for
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 BINARY = Path(os.environ["LAZY_MCP_BINARY"])
@@ -79,6 +79,14 @@ class Broker:
                 return answer.status == 200
         except OSError:
             return False
+
+    def below(self) -> list[Process]:
+        """Its descendants."""
+        return below(self.pid)
+
+    def owned(self, before: list[Process] = ()) -> list[Process]:
+        """What runs for it now, wherever it went, and what of `before` still does."""
+        return owned(self.pid, str(self.setup.root), before)
 
     def status(self) -> dict:
         with urllib.request.urlopen(f"{self.url}/status", timeout=5) as answer:

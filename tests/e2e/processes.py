@@ -2,10 +2,8 @@
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-
-MARKER = b"LAZY_MCP_INSTANCE_ID="
 
 
 @dataclass(frozen=True)
@@ -15,7 +13,11 @@ class Process:
     started: int
     ppid: int
     command: str
-    marked: bool
+    """As the kernel shows it; empty where the process gave it away, as most of Chrome does."""
+    environment: bytes = field(repr=False)
+
+    def mentions(self, folder: str) -> bool:
+        return folder in self.command or folder.encode() in self.environment
 
     @property
     def is_browser(self) -> bool:
@@ -37,7 +39,7 @@ def _read(pid: int) -> Process | None:
         environment = (folder / "environ").read_bytes()
     except OSError:
         environment = b""
-    return Process(pid, int(fields[19]), int(fields[1]), command, MARKER in environment)
+    return Process(pid, int(fields[19]), int(fields[1]), command, environment)
 
 
 def table() -> dict[int, Process]:
@@ -62,21 +64,22 @@ def below(root: int) -> list[Process]:
     return [process for process in processes.values() if descends(process)]
 
 
-def owned(broker: int, before: list[Process] = ()) -> list[Process]:
-    """What belongs to the broker of pid `broker`: its descendants, all that carries its marker, and what of `before`
-    still runs."""
+def owned(broker: int, folder: str, before: list[Process] = ()) -> list[Process]:
+    """What belongs to the broker of pid `broker` whose state lies in `folder`: its descendants, all whose environment
+    or command line names that folder (each generation has its TMPDIR there), and what of `before` still runs."""
     processes = table()
     descendants = {process.pid for process in below(broker)}
     known = {(process.pid, process.started) for process in before}
     return [
         process
         for process in processes.values()
-        if process.pid in descendants or process.marked or (process.pid, process.started) in known
+        if process.pid not in (broker, os.getpid())
+        and (process.pid in descendants or process.mentions(folder) or (process.pid, process.started) in known)
     ]
 
 
 def describe(processes: list[Process]) -> str:
-    return "\n".join(f"{p.pid:7} {p.ppid:7} {'marked' if p.marked else '      '} {p.command[:140]}" for p in processes)
+    return "\n".join(f"{p.pid:7} {p.ppid:7} {p.command[:140]}" for p in processes)
 
 
 def wait_for(what: str, limit: float, look) -> object:
@@ -91,10 +94,10 @@ def wait_for(what: str, limit: float, look) -> object:
         time.sleep(0.02)  # neither the process table nor /status sends an event
 
 
-def wait_until_none(why: str, limit: float, broker: int, before: list[Process] = ()) -> float:
-    """Seconds until nothing of the broker's ran any more. Raises with the table after `limit` seconds."""
+def wait_until_none(why: str, limit: float, look) -> float:
+    """Seconds until `look` finds no process any more. Raises with the table after `limit` seconds."""
     begin = time.monotonic()
-    while left := owned(broker, before):
+    while left := look():
         if time.monotonic() - begin > limit:
             raise AssertionError(f"{why}: {limit} s later these still run\n{describe(left)}")
         time.sleep(0.02)

@@ -4,6 +4,7 @@ Its mode is the SDK's default: it tries the modern era first and falls back to `
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import sys
@@ -46,6 +47,9 @@ async def main() -> None:
         except Exception as error:  # whatever it is, the test is to see it
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
+    with contextlib.suppress(Exception):  # the broker may be gone already
+        async with asyncio.timeout(5):
+            await driver.stack.aclose()
 
 
 logging.basicConfig(level=logging.ERROR)
