@@ -146,7 +146,7 @@ fn config_path(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
 fn base_url(broker: &BrokerArgs, config: impl FnOnce() -> anyhow::Result<PathBuf>) -> anyhow::Result<String> {
     match &broker.url {
         Some(url) => Ok(url.trim_end_matches('/').to_owned()),
-        None => Ok(url_of(&crate::config::load(&config()?)?)),
+        None => Ok(url_of(&crate::config::load_alone(&config()?)?)),
     }
 }
 

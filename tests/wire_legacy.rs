@@ -171,7 +171,7 @@ fn unknown_names_are_refused_without_a_start() {
     "#);
     let excluded = session.call("crash", &json!({}));
     assert_eq!((excluded.response.status, excluded.error_code()), (200, -32602));
-    check(&broker, &initialize("/nope/mcp", "2025-11-25"), "404 -32601");
+    check(&broker, &initialize("/nope/mcp", "2025-11-25"), "404 -32600");
     finish_lazy(broker);
 }
 

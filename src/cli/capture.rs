@@ -21,7 +21,7 @@ use crate::protocol::raw::{members, string};
 const SWEEPS_MAX: u32 = 5;
 
 pub(super) fn run(path: &Path, name: &str) -> anyhow::Result<Exit> {
-    let config = config::load_before_capture(path, name)?;
+    let config = config::load_alone(path)?;
     let backend = config.backends.get(name).ok_or_else(|| {
         let hint = suggestion(name, config.backends.keys().map(String::as_str));
         Failure::new(Exit::Usage, format!("no backend '{name}' in `{}`{hint}", path.display()))

@@ -10,6 +10,7 @@ use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig
 use rmcp::{ServiceError, ServiceExt as _};
 use serde_json::Value;
 
+use crate::core::diagnostic::suggestion;
 use crate::exit::{Exit, Failure};
 
 /// A page is answered from memory; more than this means that nobody is there.
@@ -20,6 +21,7 @@ pub(super) struct Session(RunningService<RoleClient, ()>);
 
 impl Session {
     pub async fn open(base: &str, backend: &str) -> anyhow::Result<Self> {
+        check_served(base, backend).await?;
         let config = StreamableHttpClientTransportConfig::with_uri(format!("{base}/{backend}/mcp"));
         let transport = StreamableHttpClientTransport::with_client(http()?, config);
         let running = ().serve(transport).await.map_err(|e| not_reached(base, &format!("no session with `{backend}`: {e}")))?;
@@ -52,6 +54,19 @@ pub(super) async fn status(base: &str) -> anyhow::Result<Value> {
     let response = response.map_err(|e| not_reached(base, &e.without_url().to_string()))?;
     let text = response.text().await.context("read /status")?;
     serde_json::from_str(&text).map_err(|_| not_reached(base, "what answers there is no lazy-mcp broker"))
+}
+
+/// A wrong name is told as such, with the nearest one, rather than as a page that was not found.
+async fn check_served(base: &str, backend: &str) -> anyhow::Result<()> {
+    let status = status(base).await?;
+    let backends = status["backends"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let served = backends.iter().filter(|known| known["enabled"] == true).filter_map(|known| known["name"].as_str());
+    let served: Vec<&str> = served.collect();
+    if served.contains(&backend) {
+        return Ok(());
+    }
+    let hint = suggestion(backend, served);
+    Err(Failure::new(Exit::Usage, format!("no backend '{backend}' is served at {base}{hint}")).into())
 }
 
 fn http() -> anyhow::Result<reqwest::Client> {

@@ -49,11 +49,10 @@ impl Loader<'_> {
         let cwd = section.get("cwd").and_then(|entry| template(&entry, all));
         let catalog = section.require("catalog", &format!("its catalog, for example \"../catalogs/{name}.json\""));
         let catalog = catalog.and_then(|entry| {
-            let needed = enabled && self.capturing != Some(name);
-            self.file_at(&entry, needed, &format!(": make it with `lazy-mcp catalog capture {name}`"))
+            self.file_at(&entry, enabled && self.needs_files, &format!(": make it with `lazy-mcp catalog capture {name}`"))
         });
         let policy = section.require("policy", &format!("its policy, for example \"../policies/{name}.lua\""));
-        let policy = policy.and_then(|entry| self.file_at(&entry, enabled, ""));
+        let policy = policy.and_then(|entry| self.file_at(&entry, enabled && self.needs_files, ""));
         let env = section.part("env").map(|section| self.env(&section, all, enabled)).unwrap_or_default();
         let env_allow = section.get("env_allow").and_then(|entry| env_allow(&entry)).unwrap_or_default();
         let deadlines = section.part("deadlines").map(deadlines).unwrap_or_default();

@@ -22,12 +22,12 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// Everything that is wrong, in the order of the lines. Only when the file is not TOML at all are the faults of its
 /// syntax reported alone.
 pub fn load(path: &Path) -> Result<Config, Diagnostics> {
-    Loader::new(path, Surroundings::of_this_process(), None).load()
+    Loader::new(path, Surroundings::of_this_process()).load()
 }
 
-/// [`load`] for `catalog capture`: the catalog of `backend` may be missing still.
-pub fn load_before_capture(path: &Path, backend: &str) -> Result<Config, Diagnostics> {
-    Loader::new(path, Surroundings::of_this_process(), Some(backend)).load()
+/// [`load`] for commands that read no catalog and no policy: these need not exist yet.
+pub fn load_alone(path: &Path) -> Result<Config, Diagnostics> {
+    Loader { needs_files: false, ..Loader::new(path, Surroundings::of_this_process()) }.load()
 }
 
 pub(super) struct Loader<'a> {
@@ -35,13 +35,13 @@ pub(super) struct Loader<'a> {
     /// Where relative paths start, spelled as the operator did.
     pub(super) base: PathBuf,
     surroundings: Surroundings,
-    /// A backend whose catalog need not exist.
-    pub(super) capturing: Option<&'a str>,
+    /// Whether the catalogs and policies of enabled backends must exist.
+    pub(super) needs_files: bool,
 }
 
 impl<'a> Loader<'a> {
-    fn new(path: &'a Path, surroundings: Surroundings, capturing: Option<&'a str>) -> Self {
-        Self { path, base: path.parent().unwrap_or(Path::new("")).to_owned(), surroundings, capturing }
+    fn new(path: &'a Path, surroundings: Surroundings) -> Self {
+        Self { path, base: path.parent().unwrap_or(Path::new("")).to_owned(), surroundings, needs_files: true }
     }
 
     fn load(&self) -> Result<Config, Diagnostics> {

@@ -54,7 +54,7 @@ pub(super) fn read(fields: &mut Fields<'_>) -> Option<Backend> {
         idle_timeout: idle_timeout.unwrap_or(Duration::from_secs(120)),
         queue: queue.unwrap_or_default(),
         max_concurrency: max_concurrency.unwrap_or(1),
-        on_cancel: on_cancel.unwrap_or(OnCancel::Keep),
+        on_cancel: on_cancel.unwrap_or(OnCancel::RECYCLE),
         drift,
         tools,
         results,

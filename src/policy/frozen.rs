@@ -57,6 +57,12 @@ pub enum OnCancel {
     Keep,
 }
 
+impl OnCancel {
+    /// What holds without `on_cancel`: a server that does not answer a cancellation would else hold its instance,
+    /// and everyone who waits for it, for as long as it likes.
+    pub const RECYCLE: Self = Self::Recycle { grace: Duration::from_secs(2) };
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriftRule {
     Refuse,

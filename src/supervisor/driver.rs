@@ -153,7 +153,6 @@ impl Driver {
                 }));
                 let is_greeted = running.is_greeted.clone();
                 self.tasks.spawn(watch_root(self.slot.clone(), generation, started.clone(), is_greeted));
-                self.tasks.spawn(watch_link(self.slot.clone(), generation, started.link.clone()));
                 running.started = Some(started);
                 self.slot.report(generation, Report::Spawned);
             }
@@ -176,6 +175,9 @@ impl Driver {
                     slot.set_live(Some(live));
                     slot.report(generation, Report::Initialized);
                     tracing::info!(slot = %slot.key, %generation, "ready");
+                    // Not before: until here, a lost link is the failure of the handshake, which says why.
+                    started.link.lost().await;
+                    slot.report(generation, Report::LinkLost);
                 }
                 Err(failure) => {
                     tracing::warn!(slot = %slot.key, %generation, kind = failure.kind(), "start failed");
@@ -302,11 +304,6 @@ async fn watch_root(slot: Arc<Slot>, generation: Generation, started: Started, i
     }
     tracing::info!(slot = %slot.key, %generation, exit = %described(exit), "root ended");
     slot.report(generation, Report::RootExited);
-}
-
-async fn watch_link(slot: Arc<Slot>, generation: Generation, link: Link) {
-    link.lost().await;
-    slot.report(generation, Report::LinkLost);
 }
 
 async fn await_last_words(link: &Link) {
