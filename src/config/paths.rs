@@ -25,3 +25,19 @@ pub(super) fn tidy(path: &Path) -> PathBuf {
     }
     tidied
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dots_go_but_not_past_a_link() {
+        assert_eq!(tidy(Path::new("config/../catalogs/./a.json")), Path::new("catalogs/a.json"));
+        assert_eq!(tidy(Path::new("../a")), Path::new("../a"));
+        assert_eq!(tidy(Path::new("/../a")), Path::new("/../a"));
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/", &link).unwrap();
+        assert_eq!(tidy(&link.join("../a")), link.join("../a"));
+    }
+}
