@@ -83,9 +83,13 @@ fn execute(command: &mut Command, image: Image) {
 /// parent.
 #[expect(unsafe_code, reason = "neither std nor nix resets what it does not know")]
 fn forget_the_keeper() -> io::Result<()> {
-    for signal in 1..=libc::SIGRTMAX() {
-        // SAFETY: the default action involves no code of ours. KILL, STOP and those of libc itself answer EINVAL.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    // The kernel's own structure, all zero: the default action. Not through libc, which refuses the two signals (32, 33)
+    // that it takes for itself, although glibc's posix_spawn(3) leaves them ignored in the keeper. The array is longer
+    // than any architecture's structure; 8 is the size of a set of signals, on all of Linux but MIPS.
+    let default = [0_u64; 8];
+    for signal in 1..=64 {
+        // SAFETY: the kernel only reads from the pointer, and writes nothing to a null one. KILL and STOP are refused.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), std::ptr::null::<u64>(), 8) };
     }
     SigSet::empty().thread_set_mask()?;
     // Not now: `Command` reports a failed exec through one of them.

@@ -126,6 +126,8 @@ impl<C: FnMut(&Process) -> Claim> Hunt<C> {
             && let Ok(pinned) = PidFd::open(process.pid)
             && self.is_still_member(&process, family)
             && pinned.signal(signal).is_ok()
+            // Threads of it may live on behind a dead first one, so it is signalled, but it is nobody new.
+            && !process.is_zombie()
         {
             self.struck(signal).insert(process.id());
         }

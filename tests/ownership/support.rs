@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lazy_mcp_broker::core::launch::Launch;
@@ -37,21 +38,14 @@ impl Scene {
         path
     }
 
-    pub fn python(&self, code: &str) -> Launch {
-        self.launch("/usr/bin/python3", &self.file("server.py", code))
+    pub fn perl(&self, code: &str) -> Launch {
+        let prelude =
+            "use POSIX ':sys_wait_h'; $| = 1; sub ready { print \"ready\\n\" } sub forever { sleep 1 while 1 }";
+        launch("/usr/bin/perl", &self.file("server.pl", &format!("{prelude}\n{code}")))
     }
 
     pub fn sh(&self, code: &str) -> Launch {
-        self.launch("/bin/sh", &self.file("server.sh", code))
-    }
-
-    fn launch(&self, program: &str, script: &Path) -> Launch {
-        Launch {
-            program: if Path::new(program).exists() { program.into() } else { which(program) },
-            args: vec![script.display().to_string()],
-            env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
-            cwd: self.path().to_owned(),
-        }
+        launch("/bin/sh", &self.file("server.sh", code))
     }
 
     pub async fn try_start(&self, launch: &Launch) -> Result<Started, StartError> {
@@ -82,9 +76,18 @@ impl Scene {
         tokio::time::timeout(BUDGET, self.tracker.wait()).await.expect("every tree's task ends");
         assert_eq!(self.living(), []);
         for tree in trees {
-            assert_eq!(ProcessId::of(tree.keeper().pid).filter(|now| *now == tree.keeper()), None, "keeper is reaped");
-            assert!(!tree.root().is_alive());
+            assert_ne!(ProcessId::of(tree.keeper().pid), Some(tree.keeper()), "the keeper is reaped");
+            assert_ne!(ProcessId::of(tree.root().pid), Some(tree.root()), "the root is reaped");
         }
+    }
+}
+
+fn launch(program: &str, script: &Path) -> Launch {
+    Launch {
+        program: program.into(),
+        args: vec![script.display().to_string()],
+        env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
+        cwd: script.parent().expect("in the scene").to_owned(),
     }
 }
 
@@ -92,30 +95,26 @@ pub fn program() -> KeeperProgram {
     KeeperProgram::at(env!("CARGO_BIN_EXE_lazy-mcp"))
 }
 
-fn which(program: &str) -> PathBuf {
-    let name = Path::new(program).file_name().expect("a name");
-    let path = std::env::var_os("PATH").expect("PATH");
-    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|path| path.exists()).expect("installed")
-}
-
 /// Processes with this text in their command line. Zombies have none.
 pub fn living_with(text: &str) -> Vec<Process> {
     let table = ProcessTable::read().expect("/proc");
-    let has_text = |process: &&Process| {
-        let line = std::fs::read(format!("/proc/{}/cmdline", process.pid)).unwrap_or_default();
-        process.pid != std::process::id() && String::from_utf8_lossy(&line).contains(text)
-    };
+    let has_text = |process: &&Process| process.pid != std::process::id() && command_line(process.pid).contains(text);
     table.iter().filter(|process| !process.is_zombie()).filter(has_text).cloned().collect()
 }
 
+pub fn command_line(pid: u32) -> String {
+    String::from_utf8_lossy(&std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()).into_owned()
+}
+
 /// By kill(1): what a test does to a process from outside is not the product's way of doing it.
+#[track_caller]
 pub fn signal(process: ProcessId, name: &str) {
     assert!(process.is_alive());
-    let done = std::process::Command::new("kill").args(["-s", name, &process.pid.to_string()]).status();
+    let done = Command::new("kill").args(["-s", name, &process.pid.to_string()]).status();
     assert!(done.expect("kill(1)").success());
 }
 
-/// Waits for an event that only the process table shows.
+/// Waits for what only the process table shows, and says how long it took.
 #[track_caller]
 pub fn eventually(what: &str, within: Duration, mut holds: impl FnMut() -> bool) -> Duration {
     let started = Instant::now();
@@ -133,4 +132,64 @@ pub fn assert_empty(sweep: &Sweep) -> (usize, Duration) {
         Sweep::Empty { killed, took } => (*killed, *took),
         Sweep::Busy { survivors } => panic!("not empty: {survivors:?}"),
     }
+}
+
+/// Set in a process that runs one test alone.
+const ALONE: &str = "OWNERSHIP_TEST_ALONE";
+
+/// For tests about all children or descriptors of a process, which cannot share one with others: true in a process of
+/// its own; elsewhere it runs the test there, passes its outcome on and is false.
+#[track_caller]
+pub fn is_alone(test: &str) -> bool {
+    is_alone_with(test, &BTreeMap::new())
+}
+
+/// The same, with more in the environment of that process.
+#[track_caller]
+pub fn is_alone_with(test: &str, env: &BTreeMap<String, String>) -> bool {
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let output = itself(test).envs(env).output().expect("runs itself");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    false
+}
+
+/// A process of the test's own, outside every tree; it does not outlive a test that fails.
+pub struct Outsider(Child);
+
+impl Outsider {
+    pub fn spawn(command: &mut Command) -> Self {
+        Self(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("runs"))
+    }
+
+    pub fn id(&self) -> ProcessId {
+        ProcessId::of(self.0.id()).expect("not reaped yet")
+    }
+}
+
+impl Drop for Outsider {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A process that plays the broker: the test named, which ends only by being killed, which dropping it does.
+pub fn play_broker(test: &str, scene: &Path) -> Outsider {
+    Outsider::spawn(itself(test).env(SCENE, scene))
+}
+
+const SCENE: &str = "OWNERSHIP_TEST_SCENE";
+
+/// The scene of a broker that is being played; `None` in an ordinary run.
+pub fn played_scene() -> Option<PathBuf> {
+    std::env::var_os(SCENE).map(PathBuf::from)
+}
+
+fn itself(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this test"));
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(ALONE, "1");
+    command
 }

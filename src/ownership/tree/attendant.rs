@@ -16,9 +16,12 @@ use crate::ownership::wire::{self, Report, SpawnFailure, survivors};
 const ORDERS_LEN_MAX: usize = 8;
 /// What a healthy keeper may take for its answer beyond the budget of the sweep, on a machine under load.
 const KEEPER_GRACE: Duration = Duration::from_secs(1);
+/// For what a dead keeper has said and the runtime has not noticed yet; then its end of the socket is somebody else's
+/// now, which only a server does that was killed on its way to exec.
+const LAST_WORDS_GRACE: Duration = Duration::from_millis(100);
 /// What adoption gets at least, when the budget was used up waiting for a keeper.
 const ADOPTION_BUDGET_MIN: Duration = Duration::from_secs(1);
-/// One attempt at a tree that nobody asks for any more.
+/// What a keeper gets for a tree that nobody asks for any more, and each attempt of the broker after that.
 const ABANDONED_BUDGET: Duration = Duration::from_secs(10);
 
 const ABANDONED_PAUSE: Duration = Duration::from_secs(1);
@@ -42,8 +45,18 @@ impl Attendant {
     }
 
     /// Starts the server, answers with its tree, and attends to it until it is proved empty.
-    pub async fn attend(mut self, start: Vec<u8>, stdio: Stdio3, answer: oneshot::Sender<Result<Tree, NotStarted>>) {
-        let root = match self.spawn(start, stdio).await {
+    pub async fn attend(
+        mut self,
+        start: Vec<u8>,
+        stdio: Stdio3,
+        mut answer: oneshot::Sender<Result<Tree, NotStarted>>,
+    ) {
+        let spawned = tokio::select! {
+            spawned = self.spawn(start, stdio) => spawned,
+            // Cancelling the other arm tears the conversation in the middle; it is not gone on with.
+            () = answer.closed() => return self.abandon().await,
+        };
+        let root = match spawned {
             Ok(root) => root,
             Err(reason) => {
                 self.abandon().await;
@@ -64,10 +77,10 @@ impl Attendant {
         if link.send_start(&start, stdio).await.is_err() {
             return Err(NotStarted::KeeperLost);
         }
-        match link.report().await {
-            Ok(Report::Spawned { root }) => Ok(root),
-            Ok(Report::SpawnFailed { failure, message }) => Err(NotStarted::Refused { failure, message }),
-            Ok(_) | Err(_) => Err(NotStarted::KeeperLost),
+        match self.hear().await {
+            Some(Report::Spawned { root }) => Ok(root),
+            Some(Report::SpawnFailed { failure, message }) => Err(NotStarted::Refused { failure, message }),
+            Some(_) | None => Err(NotStarted::KeeperLost),
         }
     }
 
@@ -100,10 +113,27 @@ impl Attendant {
 
     /// Takes in what the keeper tells without being asked; returns when it is lost.
     async fn watch_the_keeper(&mut self) {
-        let Some(link) = &mut self.link else { return std::future::pending().await };
-        while let Ok(report) = link.report().await {
-            note(&self.known, &report);
+        if self.link.is_none() {
+            return std::future::pending().await;
         }
+        while self.hear().await.is_some() {}
+    }
+
+    /// The next report; `None` when the keeper is lost. Cancelling loses nothing.
+    async fn hear(&mut self) -> Option<Report> {
+        let link = self.link.as_mut()?;
+        let report = tokio::select! {
+            // Both arms are cancel safe. First what it says: a dead keeper has said its last words before.
+            biased;
+            report = link.report() => report.ok(),
+            _ = self.keeper.reaped() => tokio::time::timeout(LAST_WORDS_GRACE, link.report()).await.ok()?.ok(),
+        }?;
+        if let Report::RootExited { exit } = report {
+            self.known.send_modify(|known| {
+                known.root_exit.get_or_insert(exit.into());
+            });
+        }
+        Some(report)
     }
 
     async fn terminate(&mut self) {
@@ -138,9 +168,7 @@ impl Attendant {
         let budget_ms = u64::try_from(budget.as_millis()).unwrap_or(u64::MAX);
         link.send(&wire::Order::Sweep { budget_ms }).await.ok()?;
         loop {
-            let report = link.report().await.ok()?;
-            note(&self.known, &report);
-            match report {
+            match self.hear().await? {
                 Report::Empty { killed, took_us } => {
                     return Some(Sweep::Empty { killed, took: Duration::from_micros(took_us) });
                 }
@@ -166,23 +194,18 @@ impl Attendant {
         });
     }
 
-    /// Nobody asks any more: the keeper, whose control socket ends here, sweeps without a limit; without a keeper the
-    /// broker does.
+    /// Nobody asks any more: the keeper, whose control socket ends here, sweeps by itself; if it does not come to an
+    /// end, the broker does.
     async fn abandon(&mut self) {
-        let has_keeper = self.link.take().is_some();
-        if has_keeper && self.keeper.reaped().await.is_some_and(|exit| exit.success()) {
-            return;
+        if self.link.take().is_some() {
+            let ended = tokio::time::timeout(ABANDONED_BUDGET, self.keeper.reaped()).await;
+            if ended.is_ok_and(|exit| exit.is_some_and(|exit| exit.success())) {
+                return;
+            }
+            self.lose_the_keeper().await;
         }
         while matches!(self.sweep(ABANDONED_BUDGET).await, Sweep::Busy { .. }) {
             tokio::time::sleep(ABANDONED_PAUSE).await;
         }
-    }
-}
-
-fn note(known: &watch::Sender<Known>, report: &Report) {
-    if let Report::RootExited { exit } = *report {
-        known.send_modify(|known| {
-            known.root_exit.get_or_insert(exit.into());
-        });
     }
 }
