@@ -51,13 +51,17 @@ enum Command {
         broker: BrokerArgs,
     },
     /// Call a tool through the broker, which starts its server if need be.
-    #[command(after_help = "Examples:\n  lazy-mcp call playwright browser_navigate url=http://localhost:3000\n  lazy-mcp call playwright browser_tabs --json '{\"action\":\"list\"}'")]
+    #[command(
+        after_help = "Examples:\n  lazy-mcp call playwright browser_navigate url=http://localhost:3000\n  lazy-mcp call playwright browser_tabs --json '{\"action\":\"list\"}'"
+    )]
     Call(call::CallArgs),
     /// Reviewed catalogs: what clients are told of a server without starting it.
     #[command(subcommand)]
     Catalog(CatalogCommand),
     /// Prove with one harmless real call each that backends work, and that they are gone once idle.
-    #[command(after_help = "Takes as long as the longest idle time of the backends probed. Needs a broker without other live instances of them.")]
+    #[command(
+        after_help = "Takes as long as the longest idle time of the backends probed. Needs a broker without other live instances of them."
+    )]
     Probe(probe::ProbeArgs),
 }
 

@@ -23,13 +23,35 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("app", &["broker", "exit", "front", "ownership", "snapshot", "supervisor", "telemetry"]),
     (
         "cli",
-        &["app", "catalog", "config", "core", "exit", "link", "ownership", "policy", "protocol", "snapshot", "supervisor"],
+        &[
+            "app",
+            "catalog",
+            "config",
+            "core",
+            "exit",
+            "link",
+            "ownership",
+            "policy",
+            "protocol",
+            "snapshot",
+            "supervisor",
+        ],
     ),
 ];
 
 /// What would make a pure module impure, and why it may not.
-const IMPURE: &[&str] =
-    &["tokio", "std::fs", "std::env", "std::net", "std::process", "std::thread", "SystemTime", "Instant", "tracing", "nix::"];
+const IMPURE: &[&str] = &[
+    "tokio",
+    "std::fs",
+    "std::env",
+    "std::net",
+    "std::process",
+    "std::thread",
+    "SystemTime",
+    "Instant",
+    "tracing",
+    "nix::",
+];
 
 fn source_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
@@ -105,8 +127,7 @@ fn every_module_has_its_layer() {
     assert_eq!(modules, LAYERS.iter().map(|(module, _)| *module).collect());
     for (i, (module, allowed)) in LAYERS.iter().enumerate() {
         for lower in *allowed {
-            let is_below = *module == "app" && *lower == "exit"
-                || LAYERS[..i].iter().any(|(known, _)| known == lower);
+            let is_below = *module == "app" && *lower == "exit" || LAYERS[..i].iter().any(|(known, _)| known == lower);
             assert!(is_below, "`{module}` uses `{lower}`, which is not below it");
         }
     }

@@ -256,7 +256,11 @@ fn a_capture_that_fails_writes_nothing() {
 #[test]
 fn two_brokers_do_not_share_their_state() {
     let broker = setup().start();
-    let second = broker.cli(&["serve"]);
+    // Another port, so that only the state is in the way.
+    let other = broker.dir().join("config/other.toml");
+    let text = std::fs::read_to_string(broker.config()).unwrap();
+    std::fs::write(&other, text.replace(&broker.http().0.to_string(), "127.0.0.1:0")).unwrap();
+    let second = run(&other, &["serve"]);
     assert!(!matches!(second.code, Some(0) | None), "{second:#?}");
     assert!(second.stderr.contains("state"), "{second:#?}");
     broker.finish();

@@ -130,6 +130,21 @@ fn a_broker_killed_during_a_start_leaves_nothing() {
     broker.finish();
 }
 
+/// Two brokers of the same configuration on one machine, as two checkouts or two users have it: what one sweeps must
+/// not be the other's, though backend, scope and generation are called the same.
+#[test]
+fn a_restarted_broker_leaves_the_trees_of_others_alone() {
+    let (mut killed, other) = (start(Backend::singleton("fixture")), start(Backend::singleton("fixture")));
+    let sessions = [Session::new(&killed, "fixture"), Session::new(&other, "fixture")];
+    let pid = |session: &Session| session.call("pid", &json!({})).text_json()["pid"].clone();
+    let [_, before] = [pid(&sessions[0]), pid(&sessions[1])];
+    killed.kill_9();
+    killed.restart();
+    assert_eq!((pid(&sessions[1]), other.starts("fixture")), (before, 1));
+    killed.finish();
+    other.finish();
+}
+
 #[test]
 fn a_generation_number_never_comes_again() {
     let mut broker = start(Backend::singleton("fixture"));

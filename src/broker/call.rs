@@ -72,10 +72,21 @@ pub struct Call {
 
 #[derive(Debug)]
 enum Phase {
-    Queued { waiter: Waiter, sends_left: usize },
-    Running { slot: Arc<Slot>, link: Link, generation: Generation, call: InFlight },
+    Queued {
+        waiter: Waiter,
+        sends_left: usize,
+    },
+    Running {
+        slot: Arc<Slot>,
+        link: Link,
+        generation: Generation,
+        call: InFlight,
+    },
     /// The reply is known; notices that came before it go out first.
-    Ending { notices: Option<mpsc::Receiver<Bytes>>, ended: Ended },
+    Ending {
+        notices: Option<mpsc::Receiver<Bytes>>,
+        ended: Ended,
+    },
 }
 
 #[derive(Debug)]

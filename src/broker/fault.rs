@@ -32,39 +32,52 @@ impl Fault {
         let waited = seconds(waited);
         let because = failure.as_ref().map(|failure| format!(": {failure}")).unwrap_or_default();
         match refusal {
-            Refusal::QueueFull => {
-                Self::new("queue_full", format!("The queue of '{backend}' is full. Call again when earlier calls are done."))
-            }
+            Refusal::QueueFull => Self::new(
+                "queue_full",
+                format!("The queue of '{backend}' is full. Call again when earlier calls are done."),
+            ),
             Refusal::QueueTimeout => Self::new(
                 "queue_timeout",
-                format!("'{backend}' was busy with earlier calls for {waited}; the call was not sent. Call again later."),
+                format!(
+                    "'{backend}' was busy with earlier calls for {waited}; the call was not sent. Call again later."
+                ),
             ),
             Refusal::StartFailed => Self::new("start_failed", format!("'{backend}' could not be started{because}")),
             Refusal::StartTimeout => Self::new(
                 "start_timeout",
-                format!("'{backend}' was not ready within {waited}; the call was not sent{because}. A start that needs longer may still succeed: call again."),
+                format!(
+                    "'{backend}' was not ready within {waited}; the call was not sent{because}. A start that needs longer may still succeed: call again."
+                ),
             ),
             Refusal::CoolingDown { retry_after } => Self {
                 retry_after: Some(retry_after),
                 ..Self::new(
                     "cooling_down",
-                    format!("'{backend}' failed repeatedly and is not started again for {}{because}", seconds(retry_after)),
+                    format!(
+                        "'{backend}' failed repeatedly and is not started again for {}{because}",
+                        seconds(retry_after)
+                    ),
                 )
             },
             Refusal::CleanupFailed => Self::new(
                 "cleanup_failed",
-                format!("Processes of an earlier run of '{backend}' could not be proved gone, so it is not started again. An operator can look with `lazy-mcp status`."),
+                format!(
+                    "Processes of an earlier run of '{backend}' could not be proved gone, so it is not started again. An operator can look with `lazy-mcp status`."
+                ),
             ),
-            Refusal::Retired => {
-                Self::new("retired", format!("'{backend}' was removed, disabled or is shutting down; the call was not sent."))
-            }
+            Refusal::Retired => Self::new(
+                "retired",
+                format!("'{backend}' was removed, disabled or is shutting down; the call was not sent."),
+            ),
         }
     }
 
     pub fn lost(backend: &str, loss: Loss) -> Self {
         let may = "Whether the call took effect is unknown; it was not sent again.";
         match loss {
-            Loss::Exited => Self::new("backend_exited", format!("The server '{backend}' exited while the call was running. {may}")),
+            Loss::Exited => {
+                Self::new("backend_exited", format!("The server '{backend}' exited while the call was running. {may}"))
+            }
             Loss::Recycled => Self::new(
                 "outcome_unknown",
                 format!("The server '{backend}' was stopped while the call was running. {may}"),
@@ -79,7 +92,10 @@ impl Fault {
     pub fn call_timeout(backend: &str, deadline: Duration) -> Self {
         Self::new(
             "call_timeout",
-            format!("'{backend}' did not answer within {}; the call was cancelled. It may have taken effect.", seconds(deadline)),
+            format!(
+                "'{backend}' did not answer within {}; the call was cancelled. It may have taken effect.",
+                seconds(deadline)
+            ),
         )
     }
 
@@ -108,12 +124,17 @@ impl Fault {
     pub fn drifted(backend: &str, tool: &str) -> Self {
         Self::new(
             "unavailable",
-            format!("The server now defines the tool '{tool}' differently from what was reviewed, so it is refused. An operator can review it with `lazy-mcp catalog capture {backend}`."),
+            format!(
+                "The server now defines the tool '{tool}' differently from what was reviewed, so it is refused. An operator can review it with `lazy-mcp catalog capture {backend}`."
+            ),
         )
     }
 
     pub fn crowded(backend: &str, max: usize) -> Self {
-        Self::new("unavailable", format!("'{backend}' has {max} instances in use, which is the limit. Call again later."))
+        Self::new(
+            "unavailable",
+            format!("'{backend}' has {max} instances in use, which is the limit. Call again later."),
+        )
     }
 
     /// The whole JSON-RPC response; `id` is raw.
@@ -137,7 +158,11 @@ impl Fault {
 /// `0.4 s`, `2 s`, `90 s`: as a sentence says it.
 fn seconds(duration: Duration) -> String {
     let tenths = duration.as_millis().div_ceil(100);
-    if tenths % 10 == 0 || tenths > 100 { format!("{} s", tenths.div_ceil(10)) } else { format!("{}.{} s", tenths / 10, tenths % 10) }
+    if tenths % 10 == 0 || tenths > 100 {
+        format!("{} s", tenths.div_ceil(10))
+    } else {
+        format!("{}.{} s", tenths / 10, tenths % 10)
+    }
 }
 
 #[cfg(test)]
@@ -146,7 +171,8 @@ mod tests {
 
     #[test]
     fn durations_read_as_a_person_says_them() {
-        for (ms, text) in [(1, "0.1 s"), (400, "0.4 s"), (2000, "2 s"), (59_950, "60 s"), (60_000, "60 s"), (0, "0 s")] {
+        for (ms, text) in [(1, "0.1 s"), (400, "0.4 s"), (2000, "2 s"), (59_950, "60 s"), (60_000, "60 s"), (0, "0 s")]
+        {
             assert_eq!(seconds(Duration::from_millis(ms)), text);
         }
     }

@@ -36,7 +36,11 @@ pub(super) fn run(path: &Path, name: &str) -> anyhow::Result<Exit> {
     let live = match (live, proved) {
         (Ok(live), true) => live,
         (Ok(_), false) => {
-            return Err(Failure::new(Exit::NotProved, format!("the server '{name}' could not be proved gone; no catalog was written")).into());
+            return Err(Failure::new(
+                Exit::NotProved,
+                format!("the server '{name}' could not be proved gone; no catalog was written"),
+            )
+            .into());
         }
         (Err(e), true) => return Err(e),
         (Err(e), false) => {
@@ -85,7 +89,11 @@ impl Live {
 }
 
 /// Starts, asks, stops. The second part of the answer is whether the tree was proved empty.
-async fn capture(config: &Config, backend: &BackendConfig, scratch: &Path) -> anyhow::Result<(anyhow::Result<Live>, bool)> {
+async fn capture(
+    config: &Config,
+    backend: &BackendConfig,
+    scratch: &Path,
+) -> anyhow::Result<(anyhow::Result<Live>, bool)> {
     become_subreaper().context("become the parent of orphaned processes")?;
     let tracker = TaskTracker::new();
     let dir = InstanceDir::create(scratch, &backend.name, "capture", 1).context("make a directory for the server")?;
@@ -102,7 +110,8 @@ async fn capture(config: &Config, backend: &BackendConfig, scratch: &Path) -> an
     let streams = Streams { stdin: pipes.stdin, stdout: pipes.stdout, stderr: pipes.stderr };
     let link = Link::open(streams, LinkLimits { frame_len_max: config.server.frame_bytes_max }, &tracker);
     let asked = tokio::time::timeout(backend.deadlines.start, ask(&link)).await;
-    let live = asked.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within {} s", backend.deadlines.start.as_secs())));
+    let live =
+        asked.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within {} s", backend.deadlines.start.as_secs())));
     let live = live.map_err(|e| {
         let tail = link.stderr_tail();
         match tail.last() {
@@ -129,8 +138,7 @@ async fn ask(link: &Link) -> anyhow::Result<Live> {
     if has_resources {
         live.resources = link.list("resources/list", "resources").await?;
         // Servers may offer resources and no templates, and then some do not know the method.
-        live.resource_templates =
-            link.list("resources/templates/list", "resourceTemplates").await.unwrap_or_default();
+        live.resource_templates = link.list("resources/templates/list", "resourceTemplates").await.unwrap_or_default();
     }
     if has_prompts {
         live.prompts = link.list("prompts/list", "prompts").await?;

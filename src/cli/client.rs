@@ -24,16 +24,13 @@ impl Session {
         check_served(base, backend).await?;
         let config = StreamableHttpClientTransportConfig::with_uri(format!("{base}/{backend}/mcp"));
         let transport = StreamableHttpClientTransport::with_client(http()?, config);
-        let running = ().serve(transport).await.map_err(|e| not_reached(base, &format!("no session with `{backend}`: {e}")))?;
+        let running =
+            ().serve(transport).await.map_err(|e| not_reached(base, &format!("no session with `{backend}`: {e}")))?;
         Ok(Self(running))
     }
 
     /// Calls a tool. An error of the protocol (an unknown tool) is an error; a tool's own is a result.
-    pub async fn call(
-        &self,
-        tool: &str,
-        arguments: serde_json::Map<String, Value>,
-    ) -> anyhow::Result<CallToolResult> {
+    pub async fn call(&self, tool: &str, arguments: serde_json::Map<String, Value>) -> anyhow::Result<CallToolResult> {
         let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
         self.0.call_tool(params).await.map_err(|e| match e {
             ServiceError::McpError(error) => Failure::new(Exit::NotSo, format!("refused: {}", error.message)).into(),
@@ -75,6 +72,7 @@ fn http() -> anyhow::Result<reqwest::Client> {
 }
 
 fn not_reached(base: &str, why: &str) -> anyhow::Error {
-    let message = format!("no broker reached at {base}: {why}; start one with `lazy-mcp serve`, or name another with --url");
+    let message =
+        format!("no broker reached at {base}: {why}; start one with `lazy-mcp serve`, or name another with --url");
     Failure::new(Exit::NotReached, message).into()
 }

@@ -124,7 +124,8 @@ async fn baseline(base: &str, probed: &Probed<'_>, report: &mut Report) -> anyho
     let broker = ProcessId::of(pid);
     let ready = report.step("broker", broker.is_some() && status["broker"]["ready"] == true, format!("pid {pid}"));
     let live = live_instances(&status, probed);
-    let seen = if live == 0 { "no live instance".to_owned() } else { format!("{live} live instances; let them end first") };
+    let seen =
+        if live == 0 { "no live instance".to_owned() } else { format!("{live} live instances; let them end first") };
     let clean = report.step("clean baseline", live == 0, seen);
     Ok(broker.filter(|_| ready && clean))
 }
@@ -145,8 +146,12 @@ async fn call(
     let (ok, seen) = match result {
         Err(e) => (false, format!("{e:#}")),
         Ok(result) => {
-            let text: String =
-                serde_json::to_value(&result)?["content"].as_array().into_iter().flatten().filter_map(|item| item["text"].as_str()).collect();
+            let text: String = serde_json::to_value(&result)?["content"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|item| item["text"].as_str())
+                .collect();
             match (result.is_error == Some(true), &probe.expect) {
                 (true, _) => (false, text),
                 (false, Some(expected)) if !expected.is_match(&text) => {

@@ -88,7 +88,12 @@ fn describe_instance(instance: &Value) -> String {
         text += &format!("; CLEANUP NOT PROVED, {} survivors", cleanup["survivors"]);
     }
     for survivor in instance["survivors"].as_array().into_iter().flatten() {
-        text += &format!("\n    pid {} {} (state {})", survivor["pid"], text_of(&survivor["name"]), text_of(&survivor["state"]));
+        text += &format!(
+            "\n    pid {} {} (state {})",
+            survivor["pid"],
+            text_of(&survivor["name"]),
+            text_of(&survivor["state"])
+        );
     }
     text
 }

@@ -49,7 +49,11 @@ impl Loader<'_> {
         let cwd = section.get("cwd").and_then(|entry| template(&entry, all));
         let catalog = section.require("catalog", &format!("its catalog, for example \"../catalogs/{name}.json\""));
         let catalog = catalog.and_then(|entry| {
-            self.file_at(&entry, enabled && self.needs_files, &format!(": make it with `lazy-mcp catalog capture {name}`"))
+            self.file_at(
+                &entry,
+                enabled && self.needs_files,
+                &format!(": make it with `lazy-mcp catalog capture {name}`"),
+            )
         });
         let policy = section.require("policy", &format!("its policy, for example \"../policies/{name}.lua\""));
         let policy = policy.and_then(|entry| self.file_at(&entry, enabled && self.needs_files, ""));

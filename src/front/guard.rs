@@ -66,7 +66,9 @@ mod tests {
 
     #[test]
     fn everything_else_is_foreign() {
-        for host in ["evil.example", "127.0.0.1.evil.example", "localhost.evil:80", "127.0.0.1:port", "0.0.0.0", "", "[::1"] {
+        for host in
+            ["evil.example", "127.0.0.1.evil.example", "localhost.evil:80", "127.0.0.1:port", "0.0.0.0", "", "[::1"]
+        {
             check_pair(Some(host), None, false);
         }
         check_pair(None, None, false);

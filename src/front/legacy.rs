@@ -124,8 +124,7 @@ fn initialize(
     let params = params.ok_or_else(|| bad("initialize needs `params`".into()))?;
     let [version, capabilities] = members(params, ["protocolVersion", "capabilities"])
         .map_err(|e| bad(format!("`params` of initialize: {e}")))?;
-    let version =
-        version.and_then(string).ok_or_else(|| bad("`params.protocolVersion` must be a string".into()))?;
+    let version = version.and_then(string).ok_or_else(|| bad("`params.protocolVersion` must be a string".into()))?;
     let version = negotiate(&version);
     let backend = &mounted.backend;
     let session = front

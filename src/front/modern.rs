@@ -138,7 +138,8 @@ fn listen(
 }
 
 fn wants_tools_changed(params: Option<&str>) -> Result<bool, RpcError> {
-    let malformed = |e: serde_json::Error| RpcError::invalid_params(format!("`notifications` of the subscription: {e}"));
+    let malformed =
+        |e: serde_json::Error| RpcError::invalid_params(format!("`notifications` of the subscription: {e}"));
     let [filter] = params.map_or(Ok([None]), |params| members(params, ["notifications"])).map_err(malformed)?;
     let filter = filter.ok_or_else(|| RpcError::invalid_params("a subscription needs `notifications`"))?;
     let [tools] = members(filter, ["toolsListChanged"]).map_err(malformed)?;

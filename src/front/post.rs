@@ -51,8 +51,7 @@ pub(super) async fn answer_call(mut call: Call, accepts: Accepts, hold: Option<H
         match call.next().await {
             CallEvent::Ended(reply) => {
                 let id = call.id();
-                let message =
-                    respond::reply(reply, &String::from_utf8_lossy(&id), &call.backend().name, call.era());
+                let message = respond::reply(reply, &String::from_utf8_lossy(&id), &call.backend().name, call.era());
                 return one(message, accepts);
             }
             CallEvent::Notice(message) if accepts.events => {
@@ -87,7 +86,8 @@ fn is_modern(headers: &HeaderMap, message: &Message<'_>) -> bool {
     if method == "initialize" {
         return false;
     }
-    let header_says = |name: &str, value: &str| headers.get(name).is_some_and(|found| found.as_bytes() == value.as_bytes());
+    let header_says =
+        |name: &str, value: &str| headers.get(name).is_some_and(|found| found.as_bytes() == value.as_bytes());
     if header_says("mcp-protocol-version", MODERN) || method == "server/discover" {
         return true;
     }

@@ -268,7 +268,10 @@ mod tests {
     fn a_session_survives_a_restart_until_it_is_ended() {
         let dir = tempfile::tempdir().unwrap();
         let sessions = Sessions::open(dir.path(), HOUR, 10).unwrap();
-        let (kept, ended) = (sessions.begin(&backend(), "2025-11-25", "{}").unwrap(), sessions.begin(&backend(), "2025-11-25", "{}").unwrap());
+        let (kept, ended) = (
+            sessions.begin(&backend(), "2025-11-25", "{}").unwrap(),
+            sessions.begin(&backend(), "2025-11-25", "{}").unwrap(),
+        );
         let session = sessions.find(&backend(), &ended).unwrap();
         sessions.end(&session).unwrap();
         assert!(session.ended.is_cancelled());

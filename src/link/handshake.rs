@@ -94,8 +94,7 @@ impl Link {
     pub async fn request(&self, method: &str, params: &str) -> Result<String, RequestError> {
         let id = self.own_id();
         let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"params\":{params}}}\n");
-        let in_flight =
-            self.send(id, line.into_bytes(), None, None, Box::new(())).map_err(|_| RequestError::Lost)?;
+        let in_flight = self.send(id, line.into_bytes(), None, None, Box::new(())).map_err(|_| RequestError::Lost)?;
         let outcome = tokio::select! {
             // Cancel safe: the receiver is not used again.
             outcome = in_flight.outcome => outcome,

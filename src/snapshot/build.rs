@@ -59,10 +59,8 @@ fn build_backend(config: &Config, name: &str, backend: &BackendConfig) -> Result
     let visible: Vec<_> = catalog.enabled().filter(|tool| policy.shows(&tool.name)).collect();
     let definitions: Vec<_> = visible.iter().map(|tool| &*tool.raw).collect();
     let surface = Surface::new(&catalog, &definitions);
-    let tools: HashMap<String, Tool> = visible
-        .iter()
-        .map(|tool| (tool.name.clone(), Tool { plan: Arc::new(policy.plan(&tool.name)) }))
-        .collect();
+    let tools: HashMap<String, Tool> =
+        visible.iter().map(|tool| (tool.name.clone(), Tool { plan: Arc::new(policy.plan(&tool.name)) })).collect();
     let scope = match policy.scope {
         policy::Scope::Session => "session",
         policy::Scope::Singleton => "singleton",

@@ -26,7 +26,8 @@ impl Surface {
         // Only what the broker relays is offered; `listChanged` because a reload announces it.
         let capabilities = json!({"tools": {"listChanged": true}});
         let server_info = catalog.server_info.get();
-        let instructions = catalog.instructions.as_ref().map(|text| format!(r#","instructions":{}"#, Value::from(text.as_str())));
+        let instructions =
+            catalog.instructions.as_ref().map(|text| format!(r#","instructions":{}"#, Value::from(text.as_str())));
         let instructions = instructions.unwrap_or_default();
         let initialize = |version: &'static str| {
             let result = format!(

@@ -124,12 +124,8 @@ impl Driver {
     fn spawn(&mut self, generation: Generation) {
         tracing::info!(slot = %self.slot.key, %generation, "starting");
         self.services.tally(&self.slot.key.backend, |tally| tally.starts += 1);
-        self.running = Some(Running {
-            generation,
-            footprint: Footprint::default(),
-            started: None,
-            is_greeted: Arc::default(),
-        });
+        self.running =
+            Some(Running { generation, footprint: Footprint::default(), started: None, is_greeted: Arc::default() });
         let (slot, services, inbox) = (self.slot.clone(), self.services.clone(), self.inbox.clone());
         self.tasks.spawn(async move {
             let (footprint, result) = bring_up(&slot, &services, generation).await;
@@ -265,12 +261,7 @@ async fn greet(slot: &Slot, generation: Generation, started: &Started) -> Result
             "the server's tools are not those of its catalog"
         );
     }
-    Ok(Live {
-        generation,
-        link: started.link.clone(),
-        keeper: started.tree.keeper(),
-        drifted: Arc::new(drift.changed),
-    })
+    Ok(Live { generation, link: started.link.clone(), keeper: started.tree.keeper(), drifted: Arc::new(drift.changed) })
 }
 
 /// A lost conversation is told as the exit that caused it, where that is so.

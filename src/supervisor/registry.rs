@@ -123,7 +123,8 @@ impl Supervisor {
     pub async fn sweep_leftovers(&self, budget: Duration) -> Result<(), String> {
         let leftovers = self.services.journal.sweep_leftovers(budget).await.map_err(|e| e.to_string())?;
         let busy = leftovers.iter().filter(|leftover| matches!(leftover.sweep, Sweep::Busy { .. }));
-        let busy: Vec<_> = busy.map(|leftover| format!("{}/{}", leftover.record.backend, leftover.record.instance)).collect();
+        let busy: Vec<_> =
+            busy.map(|leftover| format!("{}/{}", leftover.record.backend, leftover.record.instance)).collect();
         if !leftovers.is_empty() {
             tracing::info!(found = leftovers.len(), unproved = busy.len(), "leftovers of an earlier broker");
         }

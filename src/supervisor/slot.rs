@@ -390,10 +390,13 @@ impl Slot {
             let (id, answer) = match effect {
                 Effect::Grant(id, generation) => {
                     let lease = Lease { slot: self.clone(), id: LeaseId(id.0), generation };
-                    (id, self.granted(state, lease).map_err(|lease| {
-                        answers.1.push(lease);
-                        Refused::By(Refusal::StartFailed, state.last_failure.clone())
-                    }))
+                    (
+                        id,
+                        self.granted(state, lease).map_err(|lease| {
+                            answers.1.push(lease);
+                            Refused::By(Refusal::StartFailed, state.last_failure.clone())
+                        }),
+                    )
                 }
                 Effect::Refuse(id, refusal) => (id, Err(state.refused(refusal))),
                 other => {
@@ -466,7 +469,9 @@ impl State {
                 live.link.stderr_tail(),
             ))),
             (Refusal::StartTimeout, None) => None,
-            (Refusal::StartFailed | Refusal::CoolingDown { .. } | Refusal::CleanupFailed, _) => self.last_failure.clone(),
+            (Refusal::StartFailed | Refusal::CoolingDown { .. } | Refusal::CleanupFailed, _) => {
+                self.last_failure.clone()
+            }
             (Refusal::QueueFull | Refusal::QueueTimeout | Refusal::Retired, _) => None,
         };
         Refused::By(refusal, failure)

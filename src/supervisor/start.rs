@@ -77,14 +77,12 @@ async fn bring_up_noted(
         .config
         .resolve(&plan.vars, &context, &Surroundings::of_this_process())
         .map_err(|e| StartCause::Resolve(e.to_string()))?;
-    let started =
-        ownership::start(&services.keeper, &launch, &services.tracker).await.map_err(spawn_failed)?;
+    let started = ownership::start(&services.keeper, &launch, &services.tracker).await.map_err(spawn_failed)?;
     if let Err(e) = entry.started(started.tree.keeper(), started.tree.root()) {
         // The tree is owned all the same; a next broker would have to find it by its marker alone.
         tracing::warn!(slot = %slot.key, error = %e, "failed to write the journal");
     }
-    let streams =
-        Streams { stdin: started.pipes.stdin, stdout: started.pipes.stdout, stderr: started.pipes.stderr };
+    let streams = Streams { stdin: started.pipes.stdin, stdout: started.pipes.stdout, stderr: started.pipes.stderr };
     let link = Link::open(streams, plan.link, &services.tracker);
     Ok(Started { tree: started.tree, link })
 }

@@ -26,7 +26,9 @@ class Setup:
         self.root = Path(self.folder.name)
         self.config = self.root / "broker.toml"
         self.settings = tomllib.loads((PROJECT / "config/broker.toml").read_text())
-        self.settings["server"] = {"listen": "127.0.0.1:0", "state_dir": str(self.root / "state")}
+        # As deep as where it lies by default: a browser makes sockets below it, whose paths the kernel bounds.
+        state = self.root / ".local/state/lazy-mcp"
+        self.settings["server"] = {"listen": "127.0.0.1:0", "state_dir": str(state)}
         for backend in self.settings["backends"].values():
             policy = PROJECT / "config" / backend["policy"]
             short = self.root / policy.name
@@ -36,6 +38,8 @@ class Setup:
             short.write_text(text)
             backend["policy"] = str(short)
             backend["catalog"] = str((PROJECT / "config" / backend["catalog"]).resolve())
+            # By this its processes are found wherever they go; not every one keeps it, and those descend from one.
+            backend.setdefault("env", {})["LAZY_MCP_TEST_FOLDER"] = str(self.root)
         self.write()
 
     def write(self) -> None:

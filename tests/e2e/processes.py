@@ -66,7 +66,7 @@ def below(root: int) -> list[Process]:
 
 def owned(broker: int, folder: str, before: list[Process] = ()) -> list[Process]:
     """What belongs to the broker of pid `broker` whose state lies in `folder`: its descendants, all whose environment
-    or command line names that folder (each generation has its TMPDIR there), and what of `before` still runs."""
+    or command line names that folder, and what of `before` still runs."""
     processes = table()
     descendants = {process.pid for process in below(broker)}
     known = {(process.pid, process.started) for process in before}
