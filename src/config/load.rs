@@ -242,7 +242,7 @@ mod tests {
         let path = dir.path().join("broker.toml");
         std::fs::write(&path, text).unwrap();
         let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let found = match Loader::new(&path, Surroundings { env, is_root: false }, None).load() {
+        let found = match Loader::new(&path, Surroundings { env, is_root: false }).load() {
             Ok(config) => config.server.state_dir.display().to_string(),
             Err(faults) => faults.to_string().replace(&format!("{}/", dir.path().display()), ""),
         };

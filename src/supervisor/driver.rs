@@ -186,7 +186,8 @@ impl Driver {
 
     fn sweep(&mut self, generation: Generation) {
         let tree = self.started(generation).map(|started| started.tree.clone());
-        let (budget, inbox) = (self.slot.plan().limits.sweep, self.inbox.clone());
+        // Less than the core waits for the answer, so that "busy" comes with its evidence.
+        let (budget, inbox) = (self.slot.plan().limits.sweep / 2, self.inbox.clone());
         self.tasks.spawn(async move {
             let begun = Instant::now();
             let swept = match tree {

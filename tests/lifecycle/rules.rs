@@ -28,6 +28,7 @@
 //! | no lease outlives its generation | a crash fails no leases |
 //! | leases have a bound | one more than the limit is granted |
 //! | nobody waits beside a free lease | a release serves nobody |
+//! | nobody is granted beside an overdue lease | `has_place` looks at the number alone |
 //! | a ready slot is idle exactly while no lease is out | a grant leaves the idle clock on |
 //! | nobody waits past the deadline for want of a wakeup | `next_wakeup` forgets the queue |
 //! | a wake leaves nothing due | failures are never forgotten |
@@ -50,6 +51,7 @@ pub struct Told {
     live: Option<Generation>,
     queued: usize,
     active: usize,
+    was_condemned: bool,
     limits: Limits,
     /// The whole slot, where nothing of it may change.
     untouched: Option<Slot>,
@@ -69,6 +71,7 @@ impl Told {
             live,
             queued: world.slot.queued(),
             active: world.slot.active(),
+            was_condemned: world.slot.is_condemned(),
             limits: scale.limits,
             untouched: stale.then(|| world.slot.clone()),
         }
@@ -265,8 +268,10 @@ impl Told {
         rule(slot.active() <= leases_max.max(self.active) && holders <= slot.active(), || {
             "leases have a bound".into()
         })?;
-        let free = state == PublicState::Ready && slot.active() < leases_max;
+        let free = state == PublicState::Ready && slot.active() < leases_max && !slot.is_condemned();
         rule(!free || slot.queued() == 0, || "nobody waits beside a free lease".into())?;
+        let still_condemned = self.was_condemned && slot.is_condemned();
+        rule(!still_condemned || slot.active() <= self.active, || "nobody is granted beside an overdue lease".into())?;
         let idle = state == PublicState::Ready && slot.active() == 0;
         rule(idle == slot.idle_since().is_some(), || "a ready slot is idle exactly while no lease is out".into())
     }

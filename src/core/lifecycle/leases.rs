@@ -53,6 +53,12 @@ impl Leases {
         }
     }
 
+    /// Whether one more may be granted. Not while one is overdue: the generation may be recycled within the grace, and
+    /// a new call would be lost with it, while one that waits is served by this generation or the next.
+    pub(super) fn has_place(&self, leases_max: usize) -> bool {
+        self.out.len() < leases_max && self.first_recycle().is_none()
+    }
+
     pub(super) fn first_recycle(&self) -> Option<Moment> {
         self.out.iter().filter_map(|lease| lease.recycle_at).min()
     }

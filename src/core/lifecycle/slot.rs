@@ -106,6 +106,11 @@ impl Slot {
         self.queue.len()
     }
 
+    /// Whether the live generation serves nobody new, because a call is overdue and it may be recycled for that.
+    pub fn is_condemned(&self) -> bool {
+        self.state.leases().is_some_and(|leases| leases.first_recycle().is_some())
+    }
+
     /// Since when a ready generation has served nobody; `None` when it serves or there is none.
     pub fn idle_since(&self) -> Option<Moment> {
         match &self.state {
@@ -137,7 +142,7 @@ impl Slot {
             (Want::OnDemand, State::CleanupFailed { .. }) => Refusal::CleanupFailed,
             // The warm path: no queue, so that a caller who does not wait at all can be served too.
             (Want::OnDemand, State::Ready { generation, leases, idle_at, .. })
-                if self.queue.is_empty() && leases.active() < step.limits.leases_max() =>
+                if self.queue.is_empty() && leases.has_place(step.limits.leases_max()) =>
             {
                 leases.grant(waiter.id.into());
                 *idle_at = None;
@@ -167,7 +172,7 @@ impl Slot {
                 }
             },
             State::Ready { generation, leases, idle_at, .. } => {
-                while leases.active() < step.limits.leases_max() {
+                while leases.has_place(step.limits.leases_max()) {
                     let Some(waiter) = self.queue.pop() else { break };
                     leases.grant(waiter.id.into());
                     step.out.push(Effect::Grant(waiter.id, *generation));

@@ -304,6 +304,20 @@ fn new_limits_apply_to_a_generation_that_runs() {
 }
 
 #[test]
+fn nobody_joins_a_generation_that_may_be_recycled() {
+    let mut story = Story::ready(Limits { leases_max: 2, ..limits() });
+    story.acquire(1);
+    story.report(1, Report::Overdue(LeaseId(1)));
+    assert_eq!(story.acquire(2), [], "it waits, though there is a place");
+    assert_eq!(story.report(1, Report::Released(LeaseId(1))), [grant(2, 1)], "the server answered in time");
+    story.report(1, Report::Overdue(LeaseId(2)));
+    assert_eq!(story.acquire(3), []);
+    story.wake_in(2_000);
+    story.report(1, Report::RootExited);
+    assert_eq!(story.report(1, Report::TreeEmpty), [Effect::Spawn(g(2))], "the one that waited is served by the next");
+}
+
+#[test]
 fn an_overdue_call_recycles_its_generation() {
     let mut story = Story::ready(Limits { leases_max: 2, ..limits() });
     for id in 1..=3 {
