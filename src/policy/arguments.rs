@@ -83,7 +83,8 @@ impl ArgumentRules {
         let mut seen = Vec::new();
         let mut more = cursor.open(b'{', b'}').map_err(not_an_object)?;
         let is_empty = !more;
-        let mut last_end = cursor.end_before_space();
+        // Behind the brace, until there is a member to stand behind.
+        let mut last_end = 1;
         while more {
             let key = json::decode(&text[cursor.string().map_err(not_an_object)?]);
             let key = key.ok_or(Malformed { at: cursor.at, too_deep: false }).map_err(not_an_object)?;

@@ -275,7 +275,10 @@ pub(super) fn mentions(fields: &mut Fields<'_>, field: &'static str) -> Option<V
 pub(super) fn mention(fields: &mut Fields<'_>, place: Place, name: &str) -> Option<Mention> {
     let pattern = pattern(fields, &place, name)?;
     // A list is named as a whole: the pattern itself is in the message.
-    let field = place.name.split('[').next().unwrap_or_default().to_owned();
+    let mut field = place.name.split('[').next().unwrap_or_default().to_owned();
+    if field == "tools" {
+        field = format!("{field} of {}", fields.constructor());
+    }
     Some(Mention { pattern, field, file: fields.file().to_owned(), line: place.line })
 }
 

@@ -95,6 +95,10 @@ impl<'f> Fields<'f> {
         self.site.file()
     }
 
+    pub fn constructor(&self) -> String {
+        format!("broker.{}", self.site.constructor)
+    }
+
     /// "'place' `what`".
     pub fn fault(&mut self, place: &Place, what: impl std::fmt::Display) {
         let message = format!("'{}' {what}", place.name);
