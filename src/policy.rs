@@ -10,8 +10,8 @@
 //!
 //! Not here: when to load, what to do with a drifted catalog, how a denial looks on the wire.
 //!
-//! The recipe of the sandbox follows measurements of Luau 0.740 by mlua 0.12 (`docs/policies.md`); URLs are judged by
-//! the WHATWG URL standard; result shapes are those of the MCP specification, 2024-11-05 to 2026-07-28.
+//! The sandbox is built on measurements of Luau 0.740 by mlua 0.12 (`sandbox.rs`); URLs are judged by the WHATWG URL
+//! standard; result shapes are those of the MCP specification, 2024-11-05 to 2026-07-28.
 
 mod arguments;
 mod backend;

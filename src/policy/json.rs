@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use memchr::{memchr, memchr2};
+use memchr::{memchr, memchr_iter, memchr2_iter};
 
 /// Deeper nesting is refused, so that recursion over a payload has a bound; the limit of `serde_json`.
 pub(super) const DEPTH_MAX: usize = 128;
@@ -96,17 +96,13 @@ impl<'a> Cursor<'a> {
         }
         let start = self.at + 1;
         let bytes = self.text.as_bytes();
-        let mut end = start;
-        loop {
-            match memchr2(b'"', b'\\', bytes.get(end..).unwrap_or_default()) {
-                Some(step) if bytes[end + step] == b'"' => {
-                    end += step;
-                    break;
-                }
-                Some(step) => end += step + 2,
-                None => return self.fault(),
-            }
-        }
+        let mut escaped = None;
+        let end = memchr2_iter(b'"', b'\\', bytes.get(start..).unwrap_or_default()).find(|at| {
+            let is_escaped = escaped == Some(*at);
+            escaped = (bytes[start + at] == b'\\' && !is_escaped).then_some(at + 1);
+            bytes[start + at] == b'"' && !is_escaped
+        });
+        let Some(end) = end.map(|step| start + step) else { return self.fault() };
         self.at = end + 1;
         self.skip_space();
         Ok(start..end)
@@ -194,30 +190,30 @@ fn number_length(bytes: &[u8]) -> usize {
 pub(super) fn decode(raw: &str) -> Option<Cow<'_, str>> {
     let Some(first) = memchr(b'\\', raw.as_bytes()) else { return Some(Cow::Borrowed(raw)) };
     let mut text = String::with_capacity(raw.len());
-    text.push_str(&raw[..first]);
-    let mut rest = &raw[first..];
-    while let Some(escape) = rest.as_bytes().get(1) {
-        let mut length = 2;
-        match escape {
-            b'"' | b'\\' | b'/' => text.push(char::from(*escape)),
+    let mut plain_from = 0;
+    for at in memchr_iter(b'\\', &raw.as_bytes()[first..]).map(|step| first + step) {
+        if at < plain_from {
+            continue;
+        }
+        text.push_str(&raw[plain_from..at]);
+        plain_from = at + 2;
+        match raw.as_bytes().get(at + 1)? {
+            escape @ (b'"' | b'\\' | b'/') => text.push(char::from(*escape)),
             b'b' => text.push('\u{8}'),
             b'f' => text.push('\u{c}'),
             b'n' => text.push('\n'),
             b'r' => text.push('\r'),
             b't' => text.push('\t'),
             b'u' => {
-                let (char, used) = unicode_escape(rest)?;
+                let (char, length) = unicode_escape(&raw[at..])?;
                 text.push(char);
-                length = used;
+                plain_from = at + length;
             }
             _ => return None,
         }
-        rest = &rest[length..];
-        let plain = memchr(b'\\', rest.as_bytes()).unwrap_or(rest.len());
-        text.push_str(&rest[..plain]);
-        rest = &rest[plain..];
     }
-    rest.is_empty().then_some(Cow::Owned(text))
+    text.push_str(&raw[plain_from..]);
+    Some(Cow::Owned(text))
 }
 
 /// The character of the `\uXXXX`, or pair of them, that `text` starts with, and how many bytes it took.
@@ -237,31 +233,40 @@ fn unicode_escape(text: &str) -> Option<(char, usize)> {
 
 /// `text` as a JSON string, with its quotes.
 pub(super) fn quote(text: &str) -> String {
-    let mut json = String::with_capacity(text.len() + text.len() / 32 + 2);
+    let bytes = text.as_bytes();
+    let mut json = String::with_capacity(text.len() + text.len() / 16 + 2);
     json.push('"');
     let mut plain_from = 0;
-    for (at, byte) in text.bytes().enumerate() {
-        let escape = match byte {
-            b'"' => "\\\"",
-            b'\\' => "\\\\",
-            b'\n' => "\\n",
-            b'\r' => "\\r",
-            b'\t' => "\\t",
-            0..=0x1f => "",
-            _ => continue,
-        };
+    while let Some(at) = bytes[plain_from..].iter().position(|byte| MUST_ESCAPE[usize::from(*byte)]) {
+        let at = plain_from + at;
         json.push_str(&text[plain_from..at]);
         plain_from = at + 1;
-        if escape.is_empty() {
-            json.push_str(&format!("\\u{byte:04x}"));
-        } else {
-            json.push_str(escape);
+        match bytes[at] {
+            b'"' => json.push_str("\\\""),
+            b'\\' => json.push_str("\\\\"),
+            b'\n' => json.push_str("\\n"),
+            b'\r' => json.push_str("\\r"),
+            b'\t' => json.push_str("\\t"),
+            control => json.push_str(&format!("\\u{control:04x}")),
         }
     }
     json.push_str(&text[plain_from..]);
     json.push('"');
     json
 }
+
+/// Control characters, the quotation mark and the backslash (RFC 8259, section 7).
+const MUST_ESCAPE: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 0x20 {
+        table[byte] = true;
+        byte += 1;
+    }
+    table[b'"' as usize] = true;
+    table[b'\\' as usize] = true;
+    table
+};
 
 #[cfg(test)]
 mod tests {

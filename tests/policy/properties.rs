@@ -1,8 +1,8 @@
 //! Random payloads: what no rule touches is the same to the byte, what comes out is JSON, and a redacted secret is gone
 //! in every spelling.
 //!
-//! Seen to fail once: with `settle` not called after a fault in a text, with the value of a second duplicate key left
-//! alone, and with keys compared before decoding.
+//! Seen to fail once: with keys and with texts compared before their escapes are decoded, and with every value but the
+//! first of duplicate keys left alone.
 
 use std::sync::OnceLock;
 

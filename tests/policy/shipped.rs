@@ -204,13 +204,14 @@ fn specific_settings_win_over_general_ones() {
             ['ab*'] = { deadline_seconds = 2.5, arguments = { y = broker.default(2) } },
             ['*'] = { deadline_seconds = 1, arguments = { x = broker.default(1), z = broker.default(1) } },
             ['a*'] = { deadline_seconds = 9 },
+            ['{abc,x}'] = { arguments = { x = broker.default(9) } },
         } }",
     );
     let plan = policy.plan("abc");
     assert_eq!(plan.deadline, Some(Duration::from_millis(2500)));
     assert_eq!(plan.arguments.apply(None).unwrap().unwrap(), r#"{"x":3,"y":2,"z":1}"#);
     assert_eq!(policy.plan("axx").deadline, Some(Duration::from_secs(9)));
-    assert_eq!(policy.plan("x").arguments.apply(None).unwrap().unwrap(), r#"{"x":1,"z":1}"#);
+    assert_eq!(policy.plan("x").arguments.apply(None).unwrap().unwrap(), r#"{"x":9,"z":1}"#);
     assert_eq!(self::policy("").plan("x").deadline, None);
 }
 

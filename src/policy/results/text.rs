@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::inner;
-use super::rules::{LimitRule, RuleSet, TextRule};
+use super::rules::{LimitRule, PatternRule, RuleSet, TextRule};
 
 /// What a text is to the message.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,10 +22,7 @@ pub(super) fn rewrite(rules: &RuleSet, text: &str, place: Place) -> Option<Strin
     for rule in &rules.texts {
         let new = match rule {
             TextRule::Headers(rule) => rule.redact(&now),
-            TextRule::Pattern(rule) => match rule.pattern.replace_all(&now, rule.replace_with.as_str()) {
-                Cow::Borrowed(_) => None,
-                Cow::Owned(new) => Some(new),
-            },
+            TextRule::Pattern(rule) => rule.redact(&now),
             TextRule::Limit(rule) if place == Place::Item => rule.cut(&now),
             TextRule::Limit(_) => None,
         };
@@ -36,6 +33,13 @@ pub(super) fn rewrite(rules: &RuleSet, text: &str, place: Place) -> Option<Strin
     match now {
         Cow::Owned(new) if new != text => Some(new),
         _ => None,
+    }
+}
+
+impl PatternRule {
+    fn redact(&self, text: &str) -> Option<String> {
+        // Asked first, because finding with groups sets up more than a text without a match is worth.
+        self.pattern.is_match(text).then(|| self.pattern.replace_all(text, self.replace_with.as_str()).into_owned())
     }
 }
 
