@@ -1,1 +1,177 @@
-//! Stub.
+//! Composition: the only place that knows all parts. Builds them, runs them, takes them down.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::broker::Broker;
+use crate::exit::{Exit, Failure};
+use crate::front::{Front, Sessions};
+use crate::ownership::{Journal, KeeperProgram, become_subreaper};
+use crate::snapshot::{self, Backend, Snapshot};
+use crate::supervisor::{Supervisor, SupervisorLimits};
+use crate::telemetry;
+
+/// Proving that nothing of an earlier broker is left takes at most this long at one go; it is tried until it succeeds.
+const LEFTOVERS_BUDGET: Duration = Duration::from_secs(10);
+/// Between two tries.
+const LEFTOVERS_AGAIN: Duration = Duration::from_secs(5);
+/// Slots kept at the same time, stopped ones included. Far more browsers than a workstation can run; it bounds what a
+/// client that opens sessions without end can make the broker remember.
+const SLOTS_MAX: usize = 1024;
+/// Between two looks for sessions whose time has come.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
+/// After the last call has ended, answers under way have this long to reach their clients.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Added to the sum of the stop's own deadlines before a shutdown is given up.
+const SHUTDOWN_SLACK: Duration = Duration::from_secs(5);
+
+/// Runs the broker until it is told to end; then stops everything and proves it.
+pub fn serve(config: &Path) -> anyhow::Result<Exit> {
+    let snapshot = snapshot::build(config)?;
+    telemetry::init(&snapshot.config.server.log);
+    let runtime = runtime(snapshot.config.server.worker_threads)?;
+    runtime.block_on(run(snapshot))
+}
+
+/// One thread unless the configuration says otherwise: the relay is a few microseconds a call, and hops between
+/// threads cost more than a second one brings (`docs/benchmarks.md`).
+fn runtime(worker_threads: Option<usize>) -> io::Result<tokio::runtime::Runtime> {
+    let mut builder = match worker_threads {
+        Some(threads) if threads > 1 => {
+            let mut builder = tokio::runtime::Builder::new_multi_thread();
+            builder.worker_threads(threads);
+            builder
+        }
+        _ => tokio::runtime::Builder::new_current_thread(),
+    };
+    builder.enable_all().build()
+}
+
+async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
+    become_subreaper().context("become the parent of orphaned processes")?;
+    let server = snapshot.config.server.clone();
+    make_private_dir(&server.state_dir)
+        .with_context(|| format!("make the state directory `{}`", server.state_dir.display()))?;
+    let journal = Journal::open(&server.state_dir).map_err(|e| Failure::new(Exit::NotSo, e.to_string()))?;
+    let sessions = Sessions::open(&server.state_dir, server.session_ttl, server.sessions_max)
+        .with_context(|| format!("read the sessions in `{}`", server.state_dir.display()))?;
+    let listener = crate::front::bind(server.listen)
+        .await
+        .map_err(|e| Failure::new(Exit::NotSo, format!("failed to listen on {}: {e}", server.listen)))?;
+    let address = listener.local_addr().context("learn the address listened on")?;
+
+    let limits = SupervisorLimits { slots_max: SLOTS_MAX };
+    let budget = shutdown_budget(&snapshot);
+    let supervisor =
+        Arc::new(Supervisor::new(server.state_dir.clone(), journal, KeeperProgram::own(), limits));
+    let broker = Arc::new(Broker::new(snapshot, supervisor.clone()));
+    let shutdown = CancellationToken::new();
+    let front = Arc::new(Front::new(broker.clone(), sessions, shutdown.clone()));
+
+    broker.readiness.set(vec!["looking for processes that an earlier broker left".into()]);
+    announce(&broker.snapshot(), address);
+    let mut signals = Signals::listen().context("listen for signals")?;
+    let tasks = TaskTracker::new();
+    let serving = tasks.spawn(crate::front::serve(listener, front.clone()));
+    tasks.spawn(prove_leftovers_gone(broker.clone(), shutdown.clone()));
+    tasks.spawn(expire_sessions(front.clone(), shutdown.clone()));
+    let name = signals.next().await;
+    tracing::info!(signal = name, "shutting down: calls under way may end, then everything is stopped");
+
+    let unproved = supervisor.shutdown(budget).await;
+    shutdown.cancel();
+    if tokio::time::timeout(FAREWELL, serving).await.is_err() {
+        tracing::warn!("some connections did not end in time");
+    }
+    for slot in &unproved {
+        tracing::error!(slot = %slot.key, "could not be proved gone; its keeper goes on trying");
+    }
+    Ok(if unproved.is_empty() { Exit::Done } else { Exit::NotProved })
+}
+
+/// Ready means that nothing of an earlier broker is left, so it is tried until that is proved.
+async fn prove_leftovers_gone(broker: Arc<Broker>, shutdown: CancellationToken) {
+    loop {
+        match broker.supervisor.sweep_leftovers(LEFTOVERS_BUDGET).await {
+            Ok(()) => {
+                broker.readiness.set(Vec::new());
+                tracing::info!("ready");
+                return;
+            }
+            Err(reason) => {
+                tracing::error!(%reason, "leftovers of an earlier broker");
+                broker.readiness.set(vec![reason]);
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(LEFTOVERS_AGAIN) => {}
+            () = shutdown.cancelled() => return,
+        }
+    }
+}
+
+async fn expire_sessions(front: Arc<Front>, shutdown: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(EXPIRY_INTERVAL) => {}
+            () = shutdown.cancelled() => return,
+        }
+        for (backend, session) in front.sessions.expire() {
+            front.broker.end_session(&backend, session);
+        }
+    }
+}
+
+/// The longest that an orderly stop of everything can take, since slots stop at the same time.
+fn shutdown_budget(snapshot: &Snapshot) -> Duration {
+    let longest = |backend: &Arc<Backend>| {
+        let deadlines = &backend.plan.config.deadlines;
+        deadlines.start + snapshot.config.server.drain + deadlines.stop
+    };
+    snapshot.backends.values().map(longest).max().unwrap_or_default() + SHUTDOWN_SLACK
+}
+
+/// Scripts and people read where it listens; the first line is stable.
+fn announce(snapshot: &Snapshot, address: std::net::SocketAddr) {
+    let mut out = io::stdout().lock();
+    let base = format!("http://{address}");
+    let mut text = format!("lazy-mcp listening on {base}\n");
+    for backend in snapshot.backends.values() {
+        text += &format!("  {base}{}  ({} tools, {})\n", backend.mount(), backend.tool_count(), backend.scope_name());
+    }
+    // Nobody may be reading: then there is nobody to tell.
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            // Both are cancel safe: a signal that was not received stays pending.
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+fn make_private_dir(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o700))
+}

@@ -1,1 +1,80 @@
-//! Stub.
+//! What the broker does for a client: one tool call, one list, one status; without HTTP and without processes.
+//!
+//! A request takes the snapshot once, at the front, and it is passed down from there (invariant 9). A call is a small
+//! state machine that the front polls: queued, running, ended; dropping it is what a client's going away means.
+
+mod call;
+mod fault;
+mod status;
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use arc_swap::ArcSwap;
+use tokio::sync::broadcast;
+
+pub use call::{Call, CallEvent, Client, Reply};
+pub use fault::Fault;
+pub use status::Readiness;
+
+use crate::protocol::call::CallRequest;
+use crate::protocol::error::RpcError;
+use crate::snapshot::{Backend, Snapshot};
+use crate::supervisor::{InstanceKey, ScopeKey, Supervisor};
+
+/// Announcements that may wait for one stream; a stream that misses some is told once more and loses nothing.
+const CHANGES_WAITING_MAX: usize = 16;
+
+/// Everything that the front needs: the current snapshot and the running things.
+#[derive(Debug)]
+pub struct Broker {
+    snapshot: ArcSwap<Snapshot>,
+    pub supervisor: Arc<Supervisor>,
+    pub started_at: SystemTime,
+    pub readiness: Readiness,
+    changes: broadcast::Sender<Arc<str>>,
+}
+
+impl Broker {
+    pub fn new(snapshot: Snapshot, supervisor: Arc<Supervisor>) -> Self {
+        Self {
+            snapshot: ArcSwap::from_pointee(snapshot),
+            supervisor,
+            started_at: SystemTime::now(),
+            readiness: Readiness::default(),
+            changes: broadcast::channel(CHANGES_WAITING_MAX).0,
+        }
+    }
+
+    /// The snapshot that a request is to see from its first byte to its last.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshot.load_full()
+    }
+
+    /// Names of backends whose list of tools has changed, as revisions are published.
+    pub fn changes(&self) -> broadcast::Receiver<Arc<str>> {
+        self.changes.subscribe()
+    }
+
+    /// Begins a call. A tool that clients do not see is an error of the protocol; any other call that cannot begin is
+    /// one that has ended already.
+    pub fn call(&self, backend: &Arc<Backend>, client: Client, request: CallRequest) -> Result<Call, RpcError> {
+        Call::begin(&self.supervisor, backend, client, request)
+    }
+
+    /// Cancels what a client has queued or running under its request id, or all of it. The number of calls found.
+    pub fn cancel(&self, key: &InstanceKey, client: u128, id: Option<&str>, reason: &str) -> usize {
+        self.supervisor.find(key).map_or(0, |slot| slot.cancel(client, id, reason))
+    }
+
+    /// A session is over: its calls are cancelled, its instance is stopped and its slot forgotten once proved empty.
+    pub fn end_session(&self, backend: &Arc<str>, session: u128) {
+        for scope in [ScopeKey::Shared, ScopeKey::Session(session)] {
+            self.cancel(&InstanceKey { backend: backend.clone(), scope }, session, None, "the session has ended");
+        }
+        let own = InstanceKey { backend: backend.clone(), scope: ScopeKey::Session(session) };
+        if let Some(slot) = self.supervisor.find(&own) {
+            slot.retire();
+        }
+    }
+}

@@ -2,5 +2,8 @@
 
 pub mod diagnostic;
 pub mod digest;
+pub mod generation;
 pub mod launch;
 pub mod lifecycle;
+pub mod moment;
+pub mod restart;

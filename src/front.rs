@@ -1,1 +1,19 @@
-//! Stub.
+//! HTTP: both protocol eras on each URL, sessions, event streams and pages. Starts no process and waits for none
+//! but through `broker`.
+//!
+//! Streamable HTTP by MCP 2025-11-25 and 2026-07-28, `transports`.
+
+mod body;
+mod guard;
+mod legacy;
+mod modern;
+mod pages;
+mod post;
+mod respond;
+mod serve;
+mod session;
+mod stream;
+mod token;
+
+pub use serve::{Front, bind, serve};
+pub use session::Sessions;

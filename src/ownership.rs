@@ -1,1 +1,33 @@
-//! Stub.
+//! Owning everything that a generation starts, and the proof that all of it is gone.
+//!
+//! Responsible for: the keeper (our own small process between broker and server that holds one generation's tree),
+//! the broker's handle on it, the process table, the private directory of a generation, and the journal that lets the
+//! next broker find what this one left.
+//! Leaves to others: when to start and stop (`supervisor`), what to run (`core::launch`), what the pipes carry (`link`).
+//!
+//! **Invariant:** a process is signalled through a pidfd alone, after its start time and ancestry were compared with
+//! what is known of it. Neither a name nor a bare pid ever chooses a victim.
+//!
+//! **Invariant:** empty means that the kernel said so: `waitpid` answered ECHILD to a subreaper, or no pass over the
+//! process table found a member any more.
+//!
+//! On whose word: prctl(2) PR_SET_CHILD_SUBREAPER and PR_SET_PDEATHSIG, pidfd_open(2), pidfd_send_signal(2),
+//! wait(2), unix(7) SCM_RIGHTS, proc(5) `/proc/pid/stat`.
+
+mod children;
+pub mod instance_dir;
+pub mod journal;
+pub mod keeper;
+mod pidfd;
+pub mod process_table;
+mod server;
+mod sweep;
+pub mod tree;
+mod wire;
+
+pub use children::become_subreaper;
+pub use instance_dir::InstanceDir;
+pub use journal::Journal;
+pub use process_table::{Process, ProcessId, ProcessTable, boot_id};
+pub use tree::{KeeperProgram, Pipes, RootExit, StartError, Started, Sweep, Tree, start};
+pub use wire::{SpawnFailure, Survivor};

@@ -1,1 +1,33 @@
-//! Stub.
+//! What a reviewed Lua file decides about one backend: scope, idle time, queue, visible tools, what a call may carry
+//! and what a result may contain.
+//!
+//! A policy file runs once, in a sandbox, when a snapshot is built ([`load()`]). Everything it says is data and becomes
+//! a frozen [`Policy`]; the virtual machine is dropped, so a policy costs nothing at rest and calls cost no Lua. The
+//! rules over arguments and results are compiled then and run by Rust over the raw JSON: bytes that no rule touches
+//! leave as they came (invariant 10), and what a rule cannot finish is withheld by the caller (invariant 11).
+//!
+//! Hooks (`on_call`, `on_result`, `scope_key`) have their names reserved in `backend.rs` and are refused there.
+//!
+//! Not here: when to load, what to do with a drifted catalog, how a denial looks on the wire.
+//!
+//! The recipe of the sandbox follows measurements of Luau 0.740 by mlua 0.12 (`docs/policies.md`); URLs are judged by
+//! the WHATWG URL standard; result shapes are those of the MCP specification, 2024-11-05 to 2026-07-28.
+
+mod arguments;
+mod backend;
+mod constructors;
+mod edits;
+mod fields;
+mod frozen;
+mod json;
+mod load;
+mod names;
+mod results;
+mod sandbox;
+mod source;
+mod url_rule;
+
+pub use arguments::{ArgumentRules, Denied};
+pub use frozen::{DriftRule, OnCancel, Policy, QueueRules, Scope, ToolPlan};
+pub use load::load;
+pub use results::{PayloadKind, ResultRules, RuleFailure};

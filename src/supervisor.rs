@@ -1,1 +1,19 @@
-//! Stub.
+//! Running things: one slot for each backend and scope key, and the driver that performs what its core decides.
+//!
+//! `core::lifecycle` decides under a short lock; whoever caused an event gets a grant or refusal in the same breath,
+//! so a call on a ready instance waits for no task. Everything that takes time (start, handshake, stop, sweep, proof)
+//! is done by the slot's driver, one task a slot, in the order it was decided.
+//! Leaves policies, clients and HTTP to others: it is told a plan and asked for leases.
+
+mod driver;
+mod instance;
+mod plan;
+mod registry;
+mod slot;
+mod start;
+
+pub use instance::{InstanceKey, ScopeKey};
+pub use plan::Plan;
+pub use registry::{Full, Supervisor, SupervisorLimits, Tally};
+pub use slot::{Acquired, Cleanup, Granted, Lease, Refused, Slot, SlotView, Waiter};
+pub use start::{StartCause, StartFailure};

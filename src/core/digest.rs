@@ -29,6 +29,13 @@ impl Digest {
         hex
     }
 
+    /// The first eight bytes, where the whole is more than is needed.
+    pub fn first_bytes(&self) -> [u8; 8] {
+        let mut first = [0; 8];
+        first.copy_from_slice(&self.0[..8]);
+        first
+    }
+
     fn hex(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }

@@ -1,0 +1,317 @@
+//! One tool call from its arrival to its answer.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use tokio::time::Sleep;
+
+use super::fault::Fault;
+use crate::core::generation::Generation;
+use crate::link::{Caller, InFlight, Link, Loss, Outcome};
+use crate::policy::{DriftRule, PayloadKind, ToolPlan};
+use crate::protocol::call::{Answer, CallRequest};
+use crate::protocol::error::{RpcError, shown};
+use crate::protocol::raw::Pieces;
+use crate::protocol::version::Era;
+use crate::snapshot::Backend;
+use crate::supervisor::{Acquired, Granted, InstanceKey, ScopeKey, Slot, Supervisor, Waiter};
+
+/// A call that has been silent this long gets a sign of life, so that nobody between gives up on the connection.
+pub const QUIET_AFTER: Duration = Duration::from_secs(10);
+/// Results from this length on, in bytes, are rewritten off the runtime's threads.
+const REWRITE_ASIDE_LEN: usize = 128 * 1024;
+/// A generation can end between a grant and the write; the call then asks again. More often than this is no accident.
+const SENDS_MAX: usize = 3;
+
+/// Who calls, and in which manner.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// The session, or for a client without one a number of this request alone.
+    pub key: u128,
+    pub scope: ScopeKey,
+    pub era: Era,
+}
+
+/// What a call has to say next.
+#[derive(Debug)]
+pub enum CallEvent {
+    /// A notification for the caller, one message.
+    Notice(Bytes),
+    /// Nothing for `QUIET_AFTER`.
+    Quiet,
+    Ended(Reply),
+}
+
+/// How a call ends.
+#[derive(Debug)]
+pub enum Reply {
+    /// The server's response, with the client's id.
+    Message(Pieces),
+    Fault(Fault),
+}
+
+/// A call under way. Dropping it is the caller's going away: a queued call leaves the queue; a running one is
+/// cancelled for a modern client, whose closed stream means just that, and goes on to its deadline for a legacy one,
+/// whose disconnect must not be read as a cancellation (2025-11-25, `transports`).
+#[derive(Debug)]
+pub struct Call {
+    backend: Arc<Backend>,
+    client: Client,
+    request: CallRequest,
+    /// The arguments as a policy rewrote them.
+    arguments: Option<String>,
+    plan: Arc<ToolPlan>,
+    arrived: Instant,
+    deadline: Instant,
+    timer: Option<Pin<Box<Sleep>>>,
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Queued { waiter: Waiter, sends_left: usize },
+    Running { slot: Arc<Slot>, link: Link, generation: Generation, call: InFlight },
+    /// The reply is known; notices that came before it go out first.
+    Ending { notices: Option<mpsc::Receiver<Bytes>>, ended: Ended },
+}
+
+#[derive(Debug)]
+enum Ended {
+    Now(Reply),
+    /// A large result is being rewritten on another thread.
+    Aside(tokio::task::JoinHandle<Reply>),
+    Told,
+}
+
+impl Call {
+    pub(super) fn begin(
+        supervisor: &Arc<Supervisor>,
+        backend: &Arc<Backend>,
+        client: Client,
+        request: CallRequest,
+    ) -> Result<Self, RpcError> {
+        let arrived = Instant::now();
+        let Some(tool) = backend.tool(&request.tool) else {
+            return Err(RpcError::invalid_params(format!("Unknown tool: {}", shown(&request.tool))));
+        };
+        let plan = tool.plan.clone();
+        let allowed = plan.deadline.map_or(backend.call_max(), |deadline| deadline.min(backend.call_max()));
+        let deadline = arrived + allowed;
+        let mut call = Self {
+            backend: backend.clone(),
+            client,
+            request,
+            arguments: None,
+            plan,
+            arrived,
+            deadline,
+            timer: None,
+            phase: Phase::ended(Reply::Fault(Fault::cancelled())),
+        };
+        call.phase = match call.plan.arguments.apply(call.request.arguments()) {
+            Err(denied) => Phase::ended(Reply::Fault(Fault::denied(&backend.name, &denied.reason))),
+            Ok(rewritten) => {
+                call.arguments = rewritten;
+                call.enter(supervisor)
+            }
+        };
+        Ok(call)
+    }
+
+    /// The client's id, raw.
+    pub fn id(&self) -> Bytes {
+        self.request.id()
+    }
+
+    pub fn backend(&self) -> &Arc<Backend> {
+        &self.backend
+    }
+
+    pub fn era(&self) -> Era {
+        self.client.era
+    }
+
+    /// What comes next. Cancel safe: everything is kept in the call. Not to be asked again after `Ended`.
+    pub async fn next(&mut self) -> CallEvent {
+        loop {
+            match &mut self.phase {
+                Phase::Queued { waiter, sends_left } => {
+                    let sends_left = *sends_left;
+                    tokio::select! {
+                        // An answer beats the clock. Both are kept in `self`.
+                        biased;
+                        answer = waiter => {
+                            self.phase = match answer {
+                                Ok(granted) => self.send(granted, sends_left),
+                                Err(refused) => Phase::ended(Reply::Fault(Fault::refused(
+                                    &self.backend.name, &refused, self.arrived.elapsed(),
+                                ))),
+                            };
+                        }
+                        // The queue has its own deadline, which comes as an answer.
+                        () = quiet(&mut self.timer, None) => return CallEvent::Quiet,
+                    }
+                }
+                Phase::Running { call, .. } => {
+                    tokio::select! {
+                        // Notices first, since they were sent before the answer. All are kept in `self`.
+                        biased;
+                        Some(notice) = next_notice(&mut call.progress) => return CallEvent::Notice(notice),
+                        outcome = &mut call.outcome => {
+                            let notices = call.progress.take();
+                            let ended = self.end(outcome.unwrap_or(Outcome::Lost(Loss::Exited)));
+                            self.phase = Phase::Ending { notices, ended };
+                        }
+                        () = quiet(&mut self.timer, Some(self.deadline)) => {
+                            if Instant::now() < self.deadline {
+                                return CallEvent::Quiet;
+                            }
+                            self.run_out_of_time();
+                        }
+                    }
+                }
+                Phase::Ending { notices, ended } => {
+                    if let Some(notice) = notices.as_mut().and_then(|notices| notices.try_recv().ok()) {
+                        return CallEvent::Notice(notice);
+                    }
+                    if let Ended::Aside(task) = ended {
+                        let withheld = |_| Reply::Fault(Fault::policy_failed(&self.backend.name));
+                        *ended = Ended::Now(task.await.unwrap_or_else(withheld));
+                    }
+                    let reply = match std::mem::replace(ended, Ended::Told) {
+                        Ended::Now(reply) => reply,
+                        Ended::Aside(_) | Ended::Told => Reply::Fault(Fault::cancelled()),
+                    };
+                    return CallEvent::Ended(reply);
+                }
+            }
+        }
+    }
+
+    /// Asks for a lease, in the slot that the scope names.
+    fn enter(&mut self, supervisor: &Arc<Supervisor>) -> Phase {
+        let key = InstanceKey { backend: self.backend.name.clone(), scope: self.client.scope.clone() };
+        loop {
+            let slot = match supervisor.slot(&key, || self.backend.plan.clone()) {
+                Ok(slot) => slot,
+                Err(full) => return Phase::ended(Reply::Fault(Fault::crowded(&self.backend.name, full.max))),
+            };
+            match self.acquire(&slot, SENDS_MAX) {
+                Some(phase) => return phase,
+                None => continue,
+            }
+        }
+    }
+
+    /// `None`: the slot was forgotten in this moment.
+    fn acquire(&mut self, slot: &Arc<Slot>, sends_left: usize) -> Option<Phase> {
+        let caller = Caller { client: self.client.key, id: self.request.id() };
+        let wait_until = self.deadline.min(self.arrived + self.backend.policy.queue.wait);
+        Some(match slot.acquire(caller, wait_until) {
+            Acquired::Forgotten => return None,
+            Acquired::Now(granted) => self.send(granted, sends_left),
+            Acquired::Later(waiter) => Phase::Queued { waiter, sends_left },
+            Acquired::Refused(refused) => {
+                Phase::ended(Reply::Fault(Fault::refused(&self.backend.name, &refused, self.arrived.elapsed())))
+            }
+        })
+    }
+
+    /// Writes the call. This is the only place that does, and a call that was written is never written again.
+    fn send(&mut self, granted: Granted, sends_left: usize) -> Phase {
+        if self.backend.policy.drift == DriftRule::Refuse && granted.drifted.contains(&self.request.tool) {
+            return Phase::ended(Reply::Fault(Fault::drifted(&self.backend.name, &self.request.tool)));
+        }
+        let Granted { lease, link, .. } = granted;
+        let (slot, generation, id) = (lease.slot().clone(), lease.generation, lease.id.0);
+        let caller = Caller { client: self.client.key, id: self.request.id() };
+        match link.call(id, &self.request, self.arguments.as_deref(), self.client.era, caller, Box::new(lease)) {
+            Ok(call) => Phase::Running { slot, link, generation, call },
+            Err(_not_sent) if sends_left > 1 => match self.acquire(&slot, sends_left - 1) {
+                Some(phase) => phase,
+                None => Phase::ended(Reply::Fault(Fault::lost(&self.backend.name, Loss::Exited))),
+            },
+            Err(_not_sent) => Phase::ended(Reply::Fault(Fault::lost(&self.backend.name, Loss::Exited))),
+        }
+    }
+
+    fn end(&self, outcome: Outcome) -> Ended {
+        let backend = &self.backend.name;
+        Ended::Now(Reply::Fault(match outcome {
+            Outcome::Answered(answer) => return self.answer(answer),
+            Outcome::TooLarge { len, max } => Fault::result_too_large(backend, len, max),
+            Outcome::Cancelled => Fault::cancelled(),
+            Outcome::Lost(loss) => Fault::lost(backend, loss),
+        }))
+    }
+
+    fn answer(&self, answer: Answer) -> Ended {
+        let (id, era) = (self.request.id(), self.client.era);
+        if self.plan.results.is_empty() {
+            return Ended::Now(Reply::Message(answer.reply(&id, None, era)));
+        }
+        let (plan, backend) = (self.plan.clone(), self.backend.name.clone());
+        let len = answer.payload().len();
+        let rewrite = move || {
+            let kind = if answer.is_error { PayloadKind::Error } else { PayloadKind::Result };
+            match plan.results.apply(answer.payload(), kind) {
+                Ok(payload) => Reply::Message(answer.reply(&id, payload, era)),
+                Err(failure) => {
+                    tracing::warn!(%backend, %failure, "a result was withheld");
+                    Reply::Fault(Fault::policy_failed(&backend))
+                }
+            }
+        };
+        if len < REWRITE_ASIDE_LEN { Ended::Now(rewrite()) } else { Ended::Aside(tokio::task::spawn_blocking(rewrite)) }
+    }
+
+    /// The deadline has come: the server is told, the lease stays out until it answers or is recycled.
+    fn run_out_of_time(&mut self) {
+        let allowed = self.deadline.saturating_duration_since(self.arrived);
+        let ended = Phase::ended(Reply::Fault(Fault::call_timeout(&self.backend.name, allowed)));
+        if let Phase::Running { slot, link, generation, call } = std::mem::replace(&mut self.phase, ended) {
+            slot.give_up(&link, generation, call.upstream_id, "the deadline of the call has passed");
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let Phase::Running { slot, link, generation, call } = &self.phase else { return };
+        match self.client.era {
+            Era::Modern => {
+                slot.give_up(link, *generation, call.upstream_id, "the client closed the stream");
+            }
+            Era::Legacy => slot.abandon_call(link, call.upstream_id, self.deadline),
+        }
+    }
+}
+
+impl Phase {
+    fn ended(reply: Reply) -> Self {
+        Self::Ending { notices: None, ended: Ended::Now(reply) }
+    }
+}
+
+/// The next notice; never resolves to `None` while the call runs, so that the answer decides.
+async fn next_notice(notices: &mut Option<mpsc::Receiver<Bytes>>) -> Option<Bytes> {
+    match notices {
+        Some(notices) => notices.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Resolves after `QUIET_AFTER` or at the deadline, whichever comes first, and begins anew.
+///
+/// One timer serves both, and only a call that waits at all has it: most are answered first.
+async fn quiet(timer: &mut Option<Pin<Box<Sleep>>>, deadline: Option<Instant>) {
+    let until = || {
+        let quiet = Instant::now() + QUIET_AFTER;
+        deadline.map_or(quiet, |deadline| deadline.min(quiet)).into()
+    };
+    timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until()))).await;
+    *timer = None;
+}

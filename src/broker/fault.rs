@@ -1,0 +1,170 @@
+//! Why a call has no answer of its server: what the model can act on, in a plain sentence with a code.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::core::lifecycle::Refusal;
+use crate::link::Loss;
+use crate::protocol::version::Era;
+use crate::supervisor::Refused;
+
+/// A tool result that says what happened and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// One of the codes of `docs/reference/errors.md`; stable.
+    pub code: &'static str,
+    pub text: String,
+    pub retry_after: Option<Duration>,
+}
+
+impl Fault {
+    pub fn new(code: &'static str, text: impl Into<String>) -> Self {
+        Self { code, text: text.into(), retry_after: None }
+    }
+
+    /// Why there was no lease. `waited` is how long the call had waited in the queue.
+    pub fn refused(backend: &str, refused: &Refused, waited: Duration) -> Self {
+        let (refusal, failure) = match refused {
+            Refused::Cancelled => return Self::cancelled(),
+            Refused::By(refusal, failure) => (*refusal, failure),
+        };
+        let waited = seconds(waited);
+        let because = failure.as_ref().map(|failure| format!(": {failure}")).unwrap_or_default();
+        match refusal {
+            Refusal::QueueFull => {
+                Self::new("queue_full", format!("The queue of '{backend}' is full. Call again when earlier calls are done."))
+            }
+            Refusal::QueueTimeout => Self::new(
+                "queue_timeout",
+                format!("'{backend}' was busy with earlier calls for {waited}; the call was not sent. Call again later."),
+            ),
+            Refusal::StartFailed => Self::new("start_failed", format!("'{backend}' could not be started{because}")),
+            Refusal::StartTimeout => Self::new(
+                "start_timeout",
+                format!("'{backend}' was not ready within {waited}; the call was not sent{because}. A start that needs longer may still succeed: call again."),
+            ),
+            Refusal::CoolingDown { retry_after } => Self {
+                retry_after: Some(retry_after),
+                ..Self::new(
+                    "cooling_down",
+                    format!("'{backend}' failed repeatedly and is not started again for {}{because}", seconds(retry_after)),
+                )
+            },
+            Refusal::CleanupFailed => Self::new(
+                "cleanup_failed",
+                format!("Processes of an earlier run of '{backend}' could not be proved gone, so it is not started again. An operator can look with `lazy-mcp status`."),
+            ),
+            Refusal::Retired => {
+                Self::new("retired", format!("'{backend}' was removed, disabled or is shutting down; the call was not sent."))
+            }
+        }
+    }
+
+    pub fn lost(backend: &str, loss: Loss) -> Self {
+        let may = "Whether the call took effect is unknown; it was not sent again.";
+        match loss {
+            Loss::Exited => Self::new("backend_exited", format!("The server '{backend}' exited while the call was running. {may}")),
+            Loss::Recycled => Self::new(
+                "outcome_unknown",
+                format!("The server '{backend}' was stopped while the call was running. {may}"),
+            ),
+            Loss::Drained => Self::new(
+                "retired",
+                format!("'{backend}' was stopped for a shutdown or a change before the call had ended. {may}"),
+            ),
+        }
+    }
+
+    pub fn call_timeout(backend: &str, deadline: Duration) -> Self {
+        Self::new(
+            "call_timeout",
+            format!("'{backend}' did not answer within {}; the call was cancelled. It may have taken effect.", seconds(deadline)),
+        )
+    }
+
+    pub fn cancelled() -> Self {
+        Self::new("cancelled", "The call was cancelled.")
+    }
+
+    pub fn result_too_large(backend: &str, len: u64, max: usize) -> Self {
+        Self::new(
+            "result_too_large",
+            format!("The answer of '{backend}' is {len} bytes long, over the limit of {max}. Ask for less at once."),
+        )
+    }
+
+    pub fn denied(backend: &str, reason: &str) -> Self {
+        Self::new("denied", format!("Denied by the policy of '{backend}': {reason}"))
+    }
+
+    pub fn policy_failed(backend: &str) -> Self {
+        Self::new(
+            "policy_failed",
+            format!("The tool ran, but its result was withheld because the policy of '{backend}' failed on it."),
+        )
+    }
+
+    pub fn drifted(backend: &str, tool: &str) -> Self {
+        Self::new(
+            "unavailable",
+            format!("The server now defines the tool '{tool}' differently from what was reviewed, so it is refused. An operator can review it with `lazy-mcp catalog capture {backend}`."),
+        )
+    }
+
+    pub fn crowded(backend: &str, max: usize) -> Self {
+        Self::new("unavailable", format!("'{backend}' has {max} instances in use, which is the limit. Call again later."))
+    }
+
+    /// The whole JSON-RPC response; `id` is raw.
+    pub fn response(&self, id: &str, backend: &str, era: Era) -> String {
+        let mut meta = json!({"code": self.code, "backend": backend});
+        if let Some(after) = self.retry_after {
+            meta["retry_after_ms"] = u64::try_from(after.as_millis()).unwrap_or(u64::MAX).into();
+        }
+        let mut result = json!({
+            "content": [{"type": "text", "text": self.text}],
+            "isError": true,
+            "_meta": {"lazy-mcp/error": meta},
+        });
+        if era == Era::Modern {
+            result["resultType"] = "complete".into();
+        }
+        format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#)
+    }
+}
+
+/// `0.4 s`, `2 s`, `90 s`: as a sentence says it.
+fn seconds(duration: Duration) -> String {
+    let tenths = duration.as_millis().div_ceil(100);
+    if tenths % 10 == 0 || tenths > 100 { format!("{} s", tenths.div_ceil(10)) } else { format!("{}.{} s", tenths / 10, tenths % 10) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_read_as_a_person_says_them() {
+        for (ms, text) in [(1, "0.1 s"), (400, "0.4 s"), (2000, "2 s"), (59_950, "60 s"), (60_000, "60 s"), (0, "0 s")] {
+            assert_eq!(seconds(Duration::from_millis(ms)), text);
+        }
+    }
+
+    #[test]
+    fn a_fault_is_a_tool_result_with_a_code() {
+        let fault = Fault::refused(
+            "x",
+            &Refused::By(Refusal::CoolingDown { retry_after: Duration::from_millis(1500) }, None),
+            Duration::ZERO,
+        );
+        let response: serde_json::Value = serde_json::from_str(&fault.response("\"a\"", "x", Era::Modern)).unwrap();
+        assert_eq!(response["id"], "a");
+        assert_eq!(response["result"]["isError"], true);
+        assert_eq!(response["result"]["resultType"], "complete");
+        assert_eq!(
+            response["result"]["_meta"]["lazy-mcp/error"],
+            json!({"code": "cooling_down", "backend": "x", "retry_after_ms": 1500})
+        );
+    }
+}

@@ -1,0 +1,187 @@
+//! What the broker says of itself. Facts from the process table are looked up when asked, in one pass.
+//!
+//! No argument, result, URL, credential, environment value or command line is in here (invariant 13).
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+
+use super::Broker;
+use crate::core::lifecycle::PublicState;
+use crate::ownership::process_table::{Process, ProcessTable};
+use crate::snapshot::Backend;
+use crate::supervisor::{Cleanup, Slot, SlotView, Tally};
+
+/// Why the broker is not ready, if it is not.
+#[derive(Debug, Default)]
+pub struct Readiness(Mutex<Vec<String>>);
+
+impl Readiness {
+    /// Replaces the reasons; none means ready.
+    pub fn set(&self, reasons: Vec<String>) {
+        *self.lock() = reasons;
+    }
+
+    pub fn reasons(&self) -> Vec<String> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One instance with what the process table says of it.
+struct Seen {
+    id: String,
+    view: SlotView,
+    processes: usize,
+    rss_bytes: u64,
+}
+
+impl Broker {
+    /// The whole of `/status`.
+    pub async fn status(&self, sessions: usize, sessions_max: usize) -> Value {
+        let slots = self.supervisor.slots();
+        let seen = tokio::task::spawn_blocking(move || look(&slots)).await.unwrap_or_default();
+        let snapshot = self.snapshot();
+        let all = || seen.values().flatten();
+        let count = |is_meant: fn(PublicState) -> bool| all().filter(|seen| is_meant(seen.view.state)).count();
+        let totals = json!({
+            "sessions": sessions,
+            "sessions_max": sessions_max,
+            "live_instances": count(|state| state != PublicState::Stopped),
+            "active_calls": all().map(|seen| seen.view.active).sum::<usize>(),
+            "queued_calls": all().map(|seen| seen.view.queued).sum::<usize>(),
+            "owned_processes": all().map(|seen| seen.processes).sum::<usize>(),
+            "owned_rss_bytes": all().map(|seen| seen.rss_bytes).sum::<u64>(),
+            "cleanup_failed": count(|state| state == PublicState::CleanupFailed),
+        });
+        let none = Vec::new();
+        let disabled = snapshot.config.backends.values().filter(|backend| !backend.enabled).map(|backend| {
+            json!({"name": backend.name, "mount": format!("/{}/mcp", backend.name), "enabled": false, "instances": []})
+        });
+        let backends: Vec<Value> = snapshot
+            .backends
+            .values()
+            .map(|backend| {
+                let tally = self.supervisor.tally(&backend.name);
+                backend_status(backend, tally, seen.get(&*backend.name).unwrap_or(&none))
+            })
+            .chain(disabled)
+            .collect();
+        let reasons = self.readiness.reasons();
+        json!({
+            "broker": {
+                "version": env!("CARGO_PKG_VERSION"),
+                "pid": std::process::id(),
+                "started_at": timestamp(self.started_at),
+                "revision": snapshot.revision,
+                "ready": reasons.is_empty(),
+                "not_ready_because": reasons,
+                "reviewed": snapshot.backends.values().all(|backend| backend.is_reviewed),
+                "last_reload": {"at": timestamp(self.started_at), "ok": true, "errors": []},
+                "owner_kinds": ["keeper"],
+            },
+            "totals": totals,
+            "backends": backends,
+        })
+    }
+}
+
+fn look(slots: &[std::sync::Arc<Slot>]) -> BTreeMap<String, Vec<Seen>> {
+    let table = ProcessTable::read().unwrap_or_default();
+    let mut seen: BTreeMap<String, Vec<Seen>> = BTreeMap::new();
+    for slot in slots {
+        let view = slot.view();
+        let owned: Vec<&Process> = view.keeper.map(|keeper| table.descendants(keeper.pid)).unwrap_or_default();
+        let seen_slot = Seen {
+            id: slot.id.clone(),
+            processes: owned.len(),
+            rss_bytes: owned.iter().map(|process| process.rss_bytes).sum(),
+            view,
+        };
+        seen.entry(slot.key.backend.to_string()).or_default().push(seen_slot);
+    }
+    seen
+}
+
+fn backend_status(backend: &Backend, tally: Tally, instances: &[Seen]) -> Value {
+    let (policy, catalog) = (&backend.policy, &backend.catalog);
+    let has_drift = instances.iter().any(|seen| !seen.view.drifted.is_empty());
+    json!({
+        "name": &*backend.name,
+        "mount": backend.mount(),
+        "enabled": true,
+        "scope": backend.scope_name(),
+        "fingerprint": backend.fingerprint,
+        "policy": {
+            "path": policy.path.display().to_string(),
+            "digest": policy.digest,
+            "reviewed": backend.is_reviewed,
+        },
+        "catalog": {
+            "package": catalog.package,
+            "version": catalog.version,
+            "digest": catalog.digest,
+            "tools": backend.tool_count(),
+            "excluded": backend.excluded_count(),
+            "drift": if has_drift { "changed" } else { "none" },
+            "list_bytes": backend.surface.len(),
+        },
+        "queue_limit": policy.queue.len_max,
+        "max_concurrency": policy.max_concurrency,
+        "idle_timeout_seconds": policy.idle_timeout.as_secs_f64(),
+        "starts": tally.starts,
+        "proofs": tally.proofs,
+        "last_cleanup": tally.last_cleanup.map(cleanup_status),
+        "instances": instances.iter().map(instance_status).collect::<Vec<_>>(),
+    })
+}
+
+fn instance_status(seen: &Seen) -> Value {
+    let view = &seen.view;
+    let survivors: Vec<Value> = view
+        .survivors
+        .iter()
+        .map(|survivor| json!({"pid": survivor.pid, "start_time": survivor.start_time, "name": survivor.comm, "state": survivor.state}))
+        .collect();
+    let now = SystemTime::now();
+    json!({
+        "id": seen.id,
+        "scope_key_hash": seen.id,
+        "state": view.state.as_str(),
+        "generation": view.generation.map_or(view.last_generation, |generation| generation.number()),
+        "since": timestamp(now - view.since),
+        "active": view.active,
+        "queued": view.queued,
+        "idle_ms": view.idle.map(ms),
+        "owner": "keeper",
+        "keeper_pid": view.keeper.map(|keeper| keeper.pid),
+        "owned_processes": seen.processes,
+        "rss_bytes": seen.rss_bytes,
+        "last_cleanup": view.last_cleanup.map(cleanup_status),
+        "survivors": survivors,
+        "last_failure": view.last_failure.as_ref().map(|failure| json!({
+            "at": timestamp(failure.at), "kind": failure.kind(), "generation": failure.generation,
+        })),
+        "drifted_tools": view.drifted,
+        "dropped": view.dropped.iter().map(|(kind, n)| ((*kind).to_owned(), Value::from(*n))).collect::<serde_json::Map<_, _>>(),
+    })
+}
+
+fn cleanup_status(cleanup: Cleanup) -> Value {
+    json!({"ok": cleanup.ok, "ms": ms(cleanup.took), "survivors": cleanup.survivors})
+}
+
+/// RFC 3339 in UTC, to the millisecond.
+fn timestamp(at: SystemTime) -> String {
+    let at = jiff::Timestamp::try_from(at).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+    format!("{at:.3}")
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

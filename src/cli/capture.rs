@@ -1,0 +1,176 @@
+//! `lazy-mcp catalog capture`: starts a server by itself, without the broker, and proves it gone.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use serde_json::value::RawValue;
+use tokio_util::task::TaskTracker;
+
+use super::check::counted;
+use super::{block_on, eprint_line, print_line};
+use crate::catalog::{self, Capture, Catalog};
+use crate::config::{self, BackendConfig, Config, InstanceContext, Package, Surroundings};
+use crate::core::diagnostic::suggestion;
+use crate::exit::{Exit, Failure};
+use crate::link::{Greeting, Link, LinkLimits, Streams};
+use crate::ownership::{self, InstanceDir, KeeperProgram, Started, Sweep, Tree, become_subreaper};
+use crate::protocol::raw::{members, string};
+
+/// Sweeps tried before the command says that it could not prove the end.
+const SWEEPS_MAX: u32 = 5;
+
+pub(super) fn run(path: &Path, name: &str) -> anyhow::Result<Exit> {
+    let config = config::load_alone(path)?;
+    let backend = config.backends.get(name).ok_or_else(|| {
+        let hint = suggestion(name, config.backends.keys().map(String::as_str));
+        Failure::new(Exit::Usage, format!("no backend '{name}' in `{}`{hint}", path.display()))
+    })?;
+    let previous = if backend.catalog.exists() { Some(catalog::load(&backend.catalog)?) } else { None };
+    let scratch = scratch_dir()?;
+    let result = block_on(capture(&config, backend, &scratch));
+    // What is left in it is only what a failed start could not remove.
+    let _ = std::fs::remove_dir_all(&scratch);
+    let (live, proved) = result?;
+    let live = live.with_context(|| format!("failed to capture `{name}`"));
+    let live = match (live, proved) {
+        (Ok(live), true) => live,
+        (Ok(_), false) => {
+            return Err(Failure::new(Exit::NotProved, format!("the server '{name}' could not be proved gone; no catalog was written")).into());
+        }
+        (Err(e), true) => return Err(e),
+        (Err(e), false) => {
+            return Err(Failure::new(Exit::NotProved, format!("{e:#}; and the server could not be proved gone")).into());
+        }
+    };
+    write(&backend.catalog, previous.as_ref(), live.into_capture(name.to_owned(), backend.package()))?;
+    Ok(Exit::Done)
+}
+
+/// What a live server said.
+struct Live {
+    greeting: Greeting,
+    tools: Vec<Box<RawValue>>,
+    resources: Vec<Box<RawValue>>,
+    resource_templates: Vec<Box<RawValue>>,
+    prompts: Vec<Box<RawValue>>,
+}
+
+impl Live {
+    /// Without a package in the configuration, a server is what it calls itself.
+    fn into_capture(self, backend: String, package: Option<Package>) -> Capture {
+        let package = package.unwrap_or_else(|| {
+            let own = |member| match members(self.greeting.server_info.get(), [member]) {
+                Ok([Some(raw)]) => string(raw).map(|text| text.into_owned()),
+                _ => None,
+            };
+            let unknown = || "unknown".to_owned();
+            Package { name: own("name").unwrap_or_else(unknown), version: own("version").unwrap_or_else(unknown) }
+        });
+        Capture {
+            backend,
+            package: package.name,
+            version: package.version,
+            captured_at: format!("{:.0}", jiff::Timestamp::now()),
+            protocol_version: self.greeting.protocol_version,
+            server_info: self.greeting.server_info,
+            capabilities: self.greeting.capabilities,
+            instructions: self.greeting.instructions,
+            tools: self.tools,
+            resources: self.resources,
+            resource_templates: self.resource_templates,
+            prompts: self.prompts,
+        }
+    }
+}
+
+/// Starts, asks, stops. The second part of the answer is whether the tree was proved empty.
+async fn capture(config: &Config, backend: &BackendConfig, scratch: &Path) -> anyhow::Result<(anyhow::Result<Live>, bool)> {
+    become_subreaper().context("become the parent of orphaned processes")?;
+    let tracker = TaskTracker::new();
+    let dir = InstanceDir::create(scratch, &backend.name, "capture", 1).context("make a directory for the server")?;
+    let context = InstanceContext {
+        instance_id: "capture".into(),
+        generation: 1,
+        instance_dir: dir.path().to_owned(),
+        scope_key_hash: "capture".into(),
+        marker: format!("lazy-mcp\\{}-capture-1", backend.name),
+    };
+    let launch = backend.resolve(&config.vars, &context, &Surroundings::of_this_process())?;
+    eprint_line(&format!("starting {} …", backend.name));
+    let Started { tree, pipes } = ownership::start(&KeeperProgram::own(), &launch, &tracker).await?;
+    let streams = Streams { stdin: pipes.stdin, stdout: pipes.stdout, stderr: pipes.stderr };
+    let link = Link::open(streams, LinkLimits { frame_len_max: config.server.frame_bytes_max }, &tracker);
+    let asked = tokio::time::timeout(backend.deadlines.start, ask(&link)).await;
+    let live = asked.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within {} s", backend.deadlines.start.as_secs())));
+    let live = live.map_err(|e| {
+        let tail = link.stderr_tail();
+        match tail.last() {
+            Some(line) => anyhow::anyhow!("{e:#}; last line of its stderr: {line}"),
+            None => e,
+        }
+    });
+    let proved = stop(&tree, &link, backend).await;
+    dir.remove().context("remove the server's directory")?;
+    Ok((live, proved))
+}
+
+async fn ask(link: &Link) -> anyhow::Result<Live> {
+    let greeting = link.handshake().await?;
+    let has = |capability: &str| matches!(members(greeting.capabilities.get(), [capability]), Ok([Some(_)]));
+    let (has_resources, has_prompts) = (has("resources"), has("prompts"));
+    let mut live = Live {
+        tools: if has("tools") { link.list("tools/list", "tools").await? } else { Vec::new() },
+        greeting,
+        resources: Vec::new(),
+        resource_templates: Vec::new(),
+        prompts: Vec::new(),
+    };
+    if has_resources {
+        live.resources = link.list("resources/list", "resources").await?;
+        // Servers may offer resources and no templates, and then some do not know the method.
+        live.resource_templates =
+            link.list("resources/templates/list", "resourceTemplates").await.unwrap_or_default();
+    }
+    if has_prompts {
+        live.prompts = link.list("prompts/list", "prompts").await?;
+    }
+    Ok(live)
+}
+
+/// Polite close, SIGTERM, kill; whether the tree was proved empty.
+async fn stop(tree: &Tree, link: &Link, backend: &BackendConfig) -> bool {
+    let begun = Instant::now();
+    link.close_stdin();
+    if tokio::time::timeout(backend.deadlines.polite, tree.root_exit()).await.is_err() {
+        tree.terminate();
+        let _ = tokio::time::timeout(Duration::from_secs(1), tree.root_exit()).await;
+    }
+    for _ in 0..SWEEPS_MAX {
+        if let Sweep::Empty { .. } = tree.sweep(backend.deadlines.stop).await {
+            eprint_line(&format!("stopped and proved gone in {} ms", begun.elapsed().as_millis()));
+            return true;
+        }
+    }
+    false
+}
+
+fn write(path: &Path, previous: Option<&Catalog>, capture: Capture) -> anyhow::Result<()> {
+    let tools = capture.tools.len();
+    let merged = catalog::merge(previous, capture)?;
+    let part = path.with_extension("json.part");
+    std::fs::write(&part, &merged.text)
+        .and_then(|()| std::fs::rename(&part, path))
+        .with_context(|| format!("write the catalog `{}`", path.display()))?;
+    merged.changes.iter().for_each(|change| print_line(&change.to_string()));
+    print_line(&format!("{}: {}", path.display(), counted(tools, "tool")));
+    Ok(())
+}
+
+fn scratch_dir() -> anyhow::Result<std::path::PathBuf> {
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(std::io::Error::other)?;
+    let path = std::env::temp_dir().join(format!("lazy-mcp-capture-{:016x}", u64::from_be_bytes(random)));
+    std::fs::create_dir(&path).with_context(|| format!("make `{}`", path.display()))?;
+    Ok(path)
+}

@@ -1,0 +1,80 @@
+//! The command line as a client of a running broker.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use rmcp::model::{CallToolRequestParams, CallToolResult};
+use rmcp::service::{RoleClient, RunningService};
+use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::{ServiceError, ServiceExt as _};
+use serde_json::Value;
+
+use crate::core::diagnostic::suggestion;
+use crate::exit::{Exit, Failure};
+
+/// A page is answered from memory; more than this means that nobody is there.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A session with one backend. End it with `close`.
+pub(super) struct Session(RunningService<RoleClient, ()>);
+
+impl Session {
+    pub async fn open(base: &str, backend: &str) -> anyhow::Result<Self> {
+        check_served(base, backend).await?;
+        let config = StreamableHttpClientTransportConfig::with_uri(format!("{base}/{backend}/mcp"));
+        let transport = StreamableHttpClientTransport::with_client(http()?, config);
+        let running = ().serve(transport).await.map_err(|e| not_reached(base, &format!("no session with `{backend}`: {e}")))?;
+        Ok(Self(running))
+    }
+
+    /// Calls a tool. An error of the protocol (an unknown tool) is an error; a tool's own is a result.
+    pub async fn call(
+        &self,
+        tool: &str,
+        arguments: serde_json::Map<String, Value>,
+    ) -> anyhow::Result<CallToolResult> {
+        let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        self.0.call_tool(params).await.map_err(|e| match e {
+            ServiceError::McpError(error) => Failure::new(Exit::NotSo, format!("refused: {}", error.message)).into(),
+            other => anyhow::Error::from(other).context("the connection to the broker broke"),
+        })
+    }
+
+    /// Ends the session; with a session-scoped backend, its instance too.
+    pub async fn close(self) {
+        // An error means that the connection is gone already.
+        let _ = self.0.cancel().await;
+    }
+}
+
+/// `/status` of the broker at `base`.
+pub(super) async fn status(base: &str) -> anyhow::Result<Value> {
+    let response = http()?.get(format!("{base}/status")).timeout(PAGE_TIMEOUT).send().await;
+    let response = response.map_err(|e| not_reached(base, &e.without_url().to_string()))?;
+    let text = response.text().await.context("read /status")?;
+    serde_json::from_str(&text).map_err(|_| not_reached(base, "what answers there is no lazy-mcp broker"))
+}
+
+/// A wrong name is told as such, with the nearest one, rather than as a page that was not found.
+async fn check_served(base: &str, backend: &str) -> anyhow::Result<()> {
+    let status = status(base).await?;
+    let backends = status["backends"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let served = backends.iter().filter(|known| known["enabled"] == true).filter_map(|known| known["name"].as_str());
+    let served: Vec<&str> = served.collect();
+    if served.contains(&backend) {
+        return Ok(());
+    }
+    let hint = suggestion(backend, served);
+    Err(Failure::new(Exit::Usage, format!("no backend '{backend}' is served at {base}{hint}")).into())
+}
+
+fn http() -> anyhow::Result<reqwest::Client> {
+    // Loopback is never behind a proxy, whatever the environment says.
+    reqwest::Client::builder().no_proxy().build().context("make an HTTP client")
+}
+
+fn not_reached(base: &str, why: &str) -> anyhow::Error {
+    let message = format!("no broker reached at {base}: {why}; start one with `lazy-mcp serve`, or name another with --url");
+    Failure::new(Exit::NotReached, message).into()
+}

@@ -1,0 +1,178 @@
+//! Clients that open with `initialize`: 2024-11-05 to 2025-11-25.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, Response};
+use bytes::Bytes;
+
+use super::body::ready;
+use super::post::{Accepts, accepts, answer_call, one};
+use super::respond::{self, Refusal, SESSION_ID};
+use super::serve::{Front, Mounted};
+use super::session::Session;
+use super::stream::News;
+use crate::broker::Client;
+use crate::protocol::call::{CallRequest, cancelled_request};
+use crate::protocol::envelope::Message;
+use crate::protocol::error::RpcError;
+use crate::protocol::raw::{members, string};
+use crate::protocol::version::{ASSUMED_LEGACY, Era, LEGACY, negotiate};
+use crate::supervisor::{InstanceKey, ScopeKey};
+
+pub(super) async fn answer(
+    front: &Arc<Front>,
+    mounted: &Mounted,
+    headers: &HeaderMap,
+    accepts: Accepts,
+    body: &Bytes,
+    text: &str,
+    message: Message<'_>,
+) -> Result<Response<Body>, Refusal> {
+    if let Message::Request { id, method, params } = &message
+        && method == "initialize"
+    {
+        return initialize(front, mounted, accepts, id, *params);
+    }
+    check_version(headers, &message)?;
+    let session = session(front, mounted, headers)?;
+    match message {
+        Message::Request { id, method, params } => match &*method {
+            "ping" => Ok(one(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#).into(), accepts)),
+            "tools/list" => Ok(match first_page(params) {
+                Ok(()) => one(ready(id, &mounted.backend.surface.tools), accepts),
+                Err(error) => respond::rpc_error(&error, id),
+            }),
+            "tools/call" => match CallRequest::parse(body, text, id, params) {
+                Ok(request) => {
+                    let hold = session.hold();
+                    let client = Client { key: session.id, scope: scope(mounted, &session), era: Era::Legacy };
+                    match front.broker.call(&mounted.backend, client, request) {
+                        Ok(call) => Ok(answer_call(call, accepts, Some(hold)).await),
+                        Err(error) => Ok(respond::rpc_error(&error, id)),
+                    }
+                }
+                Err(error) => Ok(respond::rpc_error(&error, id)),
+            },
+            other => Ok(respond::rpc_error(&RpcError::method_not_found(other), id)),
+        },
+        Message::Notification { method, params } => {
+            if let ("notifications/cancelled", Some(request)) = (&*method, cancelled_request(params)) {
+                let key = InstanceKey { backend: mounted.backend.name.clone(), scope: scope(mounted, &session) };
+                front.broker.cancel(&key, session.id, Some(&request), "the client cancelled the request");
+            }
+            Ok(respond::accepted())
+        }
+        // The broker asks clients nothing, so an answer can only be a mistake, and a harmless one.
+        Message::Response { .. } => Ok(respond::accepted()),
+    }
+}
+
+/// GET: a stream for what is not the answer to a request.
+pub(super) fn open_stream(
+    front: &Arc<Front>,
+    mounted: &Mounted,
+    headers: &HeaderMap,
+) -> Result<Response<Body>, Refusal> {
+    if is_modern(headers) {
+        return Err(Refusal::MethodNotAllowed("POST"));
+    }
+    if !accepts(headers).is_some_and(|accepts| accepts.events) {
+        return Err(Refusal::NotAcceptable);
+    }
+    let session = session(front, mounted, headers)?;
+    let hold = session.hold_stream().ok_or(Refusal::TooManyStreams)?;
+    let news = News {
+        backend: mounted.backend.name.clone(),
+        changes: front.broker.changes(),
+        ended: Some(session.ended.clone()),
+        shutdown: front.shutdown.clone(),
+        greeting: None,
+        tools_changed: Some(News::tools_changed_legacy()),
+        farewell: None,
+        _hold: Some(hold),
+    };
+    Ok(respond::events(news.into_body()))
+}
+
+/// DELETE: the session is over, and with it what it alone used.
+pub(super) fn end_session(
+    front: &Arc<Front>,
+    mounted: &Mounted,
+    headers: &HeaderMap,
+) -> Result<Response<Body>, Refusal> {
+    if is_modern(headers) {
+        return Err(Refusal::MethodNotAllowed("POST"));
+    }
+    let session = session(front, mounted, headers)?;
+    if let Err(e) = front.sessions.end(&session) {
+        // It is over all the same, but a restarted broker would take the id back.
+        tracing::warn!(error = %e, "failed to remember an ended session");
+    }
+    front.broker.end_session(&session.backend, session.id);
+    Ok(respond::no_content())
+}
+
+fn initialize(
+    front: &Arc<Front>,
+    mounted: &Mounted,
+    accepts: Accepts,
+    id: &str,
+    params: Option<&str>,
+) -> Result<Response<Body>, Refusal> {
+    let bad = |why: String| Refusal::BadRequest(RpcError::invalid_params(why), Some(id.to_owned()));
+    let params = params.ok_or_else(|| bad("initialize needs `params`".into()))?;
+    let [version, capabilities] = members(params, ["protocolVersion", "capabilities"])
+        .map_err(|e| bad(format!("`params` of initialize: {e}")))?;
+    let version =
+        version.and_then(string).ok_or_else(|| bad("`params.protocolVersion` must be a string".into()))?;
+    let version = negotiate(&version);
+    let backend = &mounted.backend;
+    let session = front
+        .sessions
+        .begin(&backend.name, version, capabilities.unwrap_or("{}"))
+        .map_err(|e| bad(format!("no session could be made: {e}")))?;
+    let mut response = one(ready(id, &backend.surface.initialize(version)), accepts);
+    let header = HeaderValue::from_str(&session).expect("a session id is base64url");
+    response.headers_mut().insert(SESSION_ID, header);
+    Ok(response)
+}
+
+/// What keys the instance: the session comes before any named key (`docs/architecture.md`, Scope).
+fn scope(mounted: &Mounted, session: &Session) -> ScopeKey {
+    if mounted.backend.is_shared() { ScopeKey::Shared } else { ScopeKey::Session(session.id) }
+}
+
+fn session(front: &Front, mounted: &Mounted, headers: &HeaderMap) -> Result<Arc<Session>, Refusal> {
+    let token = headers.get(SESSION_ID).ok_or(Refusal::NoSession)?;
+    let token = token.to_str().map_err(|_| Refusal::SessionNotFound)?;
+    front.sessions.find(&mounted.backend.name, token).ok_or(Refusal::SessionNotFound)
+}
+
+/// A version header must name a version that `initialize` can agree on; without one, 2025-03-26 is meant.
+fn check_version(headers: &HeaderMap, message: &Message<'_>) -> Result<(), Refusal> {
+    let version = headers.get("mcp-protocol-version").map_or(ASSUMED_LEGACY.as_bytes(), HeaderValue::as_bytes);
+    if LEGACY.iter().any(|known| known.as_bytes() == version) {
+        return Ok(());
+    }
+    let id = match message {
+        Message::Request { id, .. } => Some((*id).to_owned()),
+        _ => None,
+    };
+    Err(Refusal::BadRequest(respond::unsupported_version(&String::from_utf8_lossy(version)), id))
+}
+
+fn is_modern(headers: &HeaderMap) -> bool {
+    headers
+        .get("mcp-protocol-version")
+        .is_some_and(|version| version.as_bytes() == crate::protocol::version::MODERN.as_bytes())
+}
+
+/// Lists are one page, so any cursor is one that was never given out.
+pub(super) fn first_page(params: Option<&str>) -> Result<(), RpcError> {
+    match params.map(|params| members(params, ["cursor"])) {
+        None | Some(Ok([None | Some("null")])) => Ok(()),
+        Some(Ok([Some(_)])) => Err(RpcError::invalid_params("Invalid cursor: this list has one page")),
+        Some(Err(e)) => Err(RpcError::invalid_params(format!("`params`: {e}"))),
+    }
+}

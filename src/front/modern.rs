@@ -1,0 +1,164 @@
+//! Clients whose requests carry their own metadata: 2026-07-28.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+
+use super::body::ready;
+use super::legacy::first_page;
+use super::post::{Accepts, answer_call, one};
+use super::respond::{self, Refusal};
+use super::serve::{Front, Mounted};
+use super::stream::News;
+use crate::broker::Client;
+use crate::protocol::call::CallRequest;
+use crate::protocol::envelope::Message;
+use crate::protocol::error::{HEADER_MISMATCH, RpcError, shown};
+use crate::protocol::raw::{members, string};
+use crate::protocol::version::{Era, MODERN, meta};
+
+pub(super) async fn answer(
+    front: &Arc<Front>,
+    mounted: &Mounted,
+    headers: &HeaderMap,
+    accepts: Accepts,
+    body: &Bytes,
+    text: &str,
+    message: Message<'_>,
+) -> Result<Response<Body>, Refusal> {
+    let (id, method, params) = match message {
+        Message::Request { id, method, params } => (id, method, params),
+        // Cancellation is the closing of a stream, so no notification of a modern client means anything here; and
+        // clients do not post responses.
+        Message::Notification { .. } | Message::Response { .. } => return Ok(respond::accepted()),
+    };
+    // Before anything else, so that a client of both eras falls back whatever it asks.
+    let Some(scope) = mounted.scope_without_session() else {
+        return Err(Refusal::NeedsSession(id.to_owned()));
+    };
+    let bad = |error| Refusal::BadRequest(error, Some(id.to_owned()));
+    check_metadata(headers, params).map_err(bad)?;
+    check_header(headers, "mcp-method", &method).map_err(bad)?;
+    let surface = &mounted.backend.surface;
+    Ok(match &*method {
+        "server/discover" => one(ready(id, &surface.discover), accepts),
+        "tools/list" => match first_page(params) {
+            Ok(()) => one(ready(id, &surface.tools_modern), accepts),
+            Err(error) => respond::rpc_error(&error, id),
+        },
+        "tools/call" => match CallRequest::parse(body, text, id, params) {
+            Ok(request) => {
+                check_header(headers, "mcp-name", &request.tool).map_err(bad)?;
+                let client = Client { key: front.lone_client(), scope, era: Era::Modern };
+                match front.broker.call(&mounted.backend, client, request) {
+                    Ok(call) => answer_call(call, accepts, None).await,
+                    Err(error) => respond::rpc_error(&error, id),
+                }
+            }
+            Err(error) => respond::rpc_error(&error, id),
+        },
+        "subscriptions/listen" => listen(front, mounted, accepts, id, params)?,
+        other => return Err(Refusal::NoSuchMethod(other.to_owned(), id.to_owned())),
+    })
+}
+
+/// The metadata that each request must carry, and the header that must agree with it (2026-07-28, `basic` and
+/// `transports/streamable-http`, Request metadata and Headers).
+fn check_metadata(headers: &HeaderMap, params: Option<&str>) -> Result<(), RpcError> {
+    let malformed = |e: serde_json::Error| RpcError::invalid_params(format!("`params`: {e}"));
+    let [meta_object] = params.map_or(Ok([None]), |params| members(params, ["_meta"])).map_err(malformed)?;
+    let lacks = |key| RpcError::invalid_params(format!("`_meta` lacks \"{key}\""));
+    let meta_object = meta_object.ok_or_else(|| lacks(meta::PROTOCOL_VERSION))?;
+    let [version, capabilities] =
+        members(meta_object, [meta::PROTOCOL_VERSION, meta::CLIENT_CAPABILITIES]).map_err(malformed)?;
+    let version = version.and_then(string).ok_or_else(|| lacks(meta::PROTOCOL_VERSION))?;
+    check_header(headers, "mcp-protocol-version", &version)?;
+    if version != MODERN {
+        return Err(respond::unsupported_version(&version));
+    }
+    match capabilities {
+        Some(capabilities) if capabilities.starts_with('{') => Ok(()),
+        _ => Err(lacks(meta::CLIENT_CAPABILITIES)),
+    }
+}
+
+/// A header must be there and say what the body says.
+fn check_header(headers: &HeaderMap, name: &str, expected: &str) -> Result<(), RpcError> {
+    let mismatch = |why: String| RpcError::new(HEADER_MISMATCH, why);
+    let Some(value) = headers.get(name) else {
+        return Err(mismatch(format!("Header mismatch: {name} is missing")));
+    };
+    let value = value.to_str().ok().and_then(decoded);
+    match value {
+        Some(value) if value == expected => Ok(()),
+        _ => Err(mismatch(format!("Header mismatch: {name} does not say '{}' as the body does", shown(expected)))),
+    }
+}
+
+/// A header value, which is base64 between `=?base64?` and `?=` where it could not be sent as it is.
+fn decoded(value: &str) -> Option<String> {
+    match value.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?=")) {
+        Some(encoded) => String::from_utf8(STANDARD.decode(encoded).ok()?).ok(),
+        None => Some(value.to_owned()),
+    }
+}
+
+/// A stream of changes. Held open it costs a few hundred bytes; it starts no server and keeps none awake.
+fn listen(
+    front: &Arc<Front>,
+    mounted: &Mounted,
+    accepts: Accepts,
+    id: &str,
+    params: Option<&str>,
+) -> Result<Response<Body>, Refusal> {
+    if !accepts.events {
+        return Err(Refusal::NotAcceptable);
+    }
+    let wants_tools = wants_tools_changed(params).map_err(|error| Refusal::BadRequest(error, Some(id.to_owned())))?;
+    let agreed = if wants_tools { r#"{"toolsListChanged":true}"# } else { "{}" };
+    let of_stream = format!(r#""_meta":{{"{}":{id}}}"#, meta::SUBSCRIPTION_ID);
+    let notice = |method: &str, params: &str| {
+        format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{{{params}{of_stream}}}}}"#)
+    };
+    let news = News {
+        backend: mounted.backend.name.clone(),
+        changes: front.broker.changes(),
+        ended: None,
+        shutdown: front.shutdown.clone(),
+        greeting: Some(notice("notifications/subscriptions/acknowledged", &format!(r#""notifications":{agreed},"#))),
+        tools_changed: wants_tools.then(|| notice("notifications/tools/list_changed", "")),
+        farewell: Some(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"resultType":"complete",{of_stream}}}}}"#)),
+        _hold: None,
+    };
+    Ok(respond::events(news.into_body()))
+}
+
+fn wants_tools_changed(params: Option<&str>) -> Result<bool, RpcError> {
+    let malformed = |e: serde_json::Error| RpcError::invalid_params(format!("`notifications` of the subscription: {e}"));
+    let [filter] = params.map_or(Ok([None]), |params| members(params, ["notifications"])).map_err(malformed)?;
+    let filter = filter.ok_or_else(|| RpcError::invalid_params("a subscription needs `notifications`"))?;
+    let [tools] = members(filter, ["toolsListChanged"]).map_err(malformed)?;
+    Ok(tools == Some("true"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_say_what_the_body_says() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(check_header(&headers, "mcp-name", "a").unwrap_err().code, -32020);
+        headers.insert("mcp-name", "a".parse().unwrap());
+        assert!(check_header(&headers, "mcp-name", "a").is_ok());
+        assert!(check_header(&headers, "mcp-name", "A").is_err());
+        headers.insert("mcp-name", "=?base64?w6Q=?=".parse().unwrap());
+        assert!(check_header(&headers, "mcp-name", "ä").is_ok());
+        headers.insert("mcp-name", "=?base64?***?=".parse().unwrap());
+        assert!(check_header(&headers, "mcp-name", "ä").is_err());
+    }
+}

@@ -1,0 +1,42 @@
+//! `/health`, `/ready` and `/status`: what they say is so, and none of them wakes anything.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{Method, Response, StatusCode};
+
+use super::respond::{self, Refusal};
+use super::serve::Front;
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+
+pub(super) async fn answer(front: &Arc<Front>, method: &Method, path: &str) -> Result<Response<Body>, Refusal> {
+    let is_page = matches!(path, "/health" | "/ready" | "/status");
+    if !is_page {
+        return Err(Refusal::NoSuchPath);
+    }
+    if method != Method::GET && method != Method::HEAD {
+        return Err(Refusal::MethodNotAllowed("GET, HEAD"));
+    }
+    Ok(match path {
+        "/health" => respond::page(StatusCode::OK, TEXT, "alive\n"),
+        "/ready" => ready(front),
+        _ => {
+            let status = front.broker.status(front.sessions.len(), front.sessions.max()).await;
+            respond::page(StatusCode::OK, JSON, status.to_string())
+        }
+    })
+}
+
+/// Ready: configuration, catalogs and policies are valid, leftovers of an earlier broker are proved gone, and the
+/// supervisor runs. Says nothing of whether the servers themselves would work: that takes a call (`lazy-mcp probe`).
+fn ready(front: &Front) -> Response<Body> {
+    let reasons = front.broker.readiness.reasons();
+    if reasons.is_empty() {
+        respond::page(StatusCode::OK, TEXT, "ready\n")
+    } else {
+        let text = format!("not ready\n{}\n", reasons.join("\n"));
+        respond::page(StatusCode::SERVICE_UNAVAILABLE, TEXT, text)
+    }
+}

@@ -1,0 +1,167 @@
+//! The one place that chooses a status: everything the broker says over HTTP is made here.
+
+use axum::body::Body;
+use axum::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
+use bytes::Bytes;
+use serde_json::json;
+
+use super::body;
+use super::guard::Foreign;
+use crate::broker::Reply;
+use crate::protocol::error::{METHOD_NOT_FOUND, RpcError, SESSION_NOT_FOUND, shown};
+use crate::protocol::raw::Pieces;
+use crate::protocol::version::{Era, supported};
+
+pub(super) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// A request that is turned away, with everything its answer needs.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    Foreign(Foreign),
+    NoSuchPath,
+    NoSuchBackend(String),
+    BadScopeKey,
+    MethodNotAllowed(&'static str),
+    NotAcceptable,
+    WrongContentType,
+    BodyTooLarge(usize),
+    BodyUnreadable,
+    /// Nothing that could be read as a message.
+    NotAMessage(RpcError, Option<String>),
+    NoSession,
+    SessionNotFound,
+    /// A header that contradicts the body or the protocol (400).
+    BadRequest(RpcError, Option<String>),
+    /// Modern: an unknown method (404).
+    NoSuchMethod(String, String),
+    /// What a client that speaks both eras takes as "use `initialize`" (recorded with the clients of 2026).
+    NeedsSession(String),
+    TooManyStreams,
+}
+
+pub(super) fn refusal(refusal: Refusal) -> Response<Body> {
+    use StatusCode as S;
+    let invalid = |why: String| RpcError::invalid_request(&why);
+    let (status, error, id) = match refusal {
+        Refusal::Foreign(Foreign(why)) => (S::FORBIDDEN, RpcError::new(-32600, why), None),
+        Refusal::NoSuchPath => (S::NOT_FOUND, invalid("no such path; backends are at /{backend}/mcp".into()), None),
+        Refusal::NoSuchBackend(name) => {
+            (S::NOT_FOUND, invalid(format!("no backend '{}' is served here; see /status", shown(&name))), None)
+        }
+        Refusal::BadScopeKey => {
+            let why = "a scope key is 1 to 64 letters, digits, '.', '_', '~' or '-'";
+            (S::BAD_REQUEST, invalid(why.into()), None)
+        }
+        Refusal::MethodNotAllowed(allowed) => {
+            let error = invalid(format!("method not allowed; allowed: {allowed}"));
+            let mut response = error_response(S::METHOD_NOT_ALLOWED, &error, None);
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+            return response;
+        }
+        Refusal::NotAcceptable => {
+            (S::NOT_ACCEPTABLE, invalid("the answer is application/json or text/event-stream; accept one".into()), None)
+        }
+        Refusal::WrongContentType => {
+            (S::UNSUPPORTED_MEDIA_TYPE, invalid("Content-Type must be application/json".into()), None)
+        }
+        Refusal::BodyTooLarge(max) => (S::PAYLOAD_TOO_LARGE, invalid(format!("the body is over {max} bytes")), None),
+        Refusal::BodyUnreadable => (S::BAD_REQUEST, invalid("the body ended early".into()), None),
+        Refusal::NotAMessage(error, id) | Refusal::BadRequest(error, id) => (S::BAD_REQUEST, error, id),
+        Refusal::NoSession => {
+            (S::BAD_REQUEST, invalid("header Mcp-Session-Id is missing; send `initialize` first".into()), None)
+        }
+        Refusal::SessionNotFound => {
+            let error = RpcError::new(SESSION_NOT_FOUND, "Session not found; send `initialize` again");
+            (S::NOT_FOUND, error, None)
+        }
+        Refusal::NoSuchMethod(method, id) => (S::NOT_FOUND, RpcError::method_not_found(&method), Some(id)),
+        Refusal::NeedsSession(id) => {
+            let error = RpcError::new(
+                METHOD_NOT_FOUND,
+                "Method not found: this server needs a session; send `initialize`, or name a scope key in the URL or the Lazy-Mcp-Scope header",
+            );
+            (S::BAD_REQUEST, error, Some(id))
+        }
+        Refusal::TooManyStreams => {
+            (S::TOO_MANY_REQUESTS, invalid("the session has too many open streams; close one".into()), None)
+        }
+    };
+    error_response(status, &error, id.as_deref())
+}
+
+fn error_response(status: StatusCode, error: &RpcError, id: Option<&str>) -> Response<Body> {
+    let mut response = json(Body::from(error.response(id)));
+    *response.status_mut() = status;
+    response
+}
+
+/// The versions that an `UnsupportedProtocolVersion` error offers.
+pub(super) fn unsupported_version(requested: &str) -> RpcError {
+    let supported: Vec<&str> = supported().collect();
+    RpcError::new(crate::protocol::error::UNSUPPORTED_VERSION, "Unsupported protocol version")
+        .with_data(json!({"supported": supported, "requested": shown(requested)}))
+}
+
+/// 200 with one JSON message.
+pub(super) fn message(pieces: Pieces) -> Response<Body> {
+    json(body::of_pieces(pieces))
+}
+
+/// 200 with a JSON-RPC error: the way of legacy, where other statuses are about the session.
+pub(super) fn rpc_error(error: &RpcError, id: &str) -> Response<Body> {
+    json(Body::from(error.response(Some(id))))
+}
+
+/// How a call ended, as one message.
+pub(super) fn reply(reply: Reply, id: &str, backend: &str, era: Era) -> Pieces {
+    match reply {
+        Reply::Message(pieces) => pieces,
+        Reply::Fault(fault) => {
+            tracing::info!(backend, code = fault.code, "call failed");
+            fault.response(id, backend, era).into()
+        }
+    }
+}
+
+/// 202 without a body: a notification or response was taken.
+pub(super) fn accepted() -> Response<Body> {
+    empty(StatusCode::ACCEPTED)
+}
+
+pub(super) fn no_content() -> Response<Body> {
+    empty(StatusCode::NO_CONTENT)
+}
+
+fn empty(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    response
+}
+
+/// 200 with an event stream, not to be buffered by anything between.
+pub(super) fn events(stream: Body) -> Response<Body> {
+    let mut response = Response::new(stream);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
+    response
+}
+
+/// A page for people and scripts.
+pub(super) fn page(status: StatusCode, content_type: &'static str, text: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(Body::from(text.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn json(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(CONTENT_TYPE, JSON);
+    response
+}

@@ -1,0 +1,147 @@
+//! The listener, and the way from a path to what answers it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Method, Request, Response};
+use axum::serve::ListenerExt as _;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::respond::{Refusal, refusal};
+use super::session::Sessions;
+use super::{guard, legacy, pages, post};
+use crate::broker::Broker;
+use crate::snapshot::{Backend, Snapshot};
+use crate::supervisor::ScopeKey;
+
+/// What every request is answered with.
+#[derive(Debug)]
+pub struct Front {
+    pub broker: Arc<Broker>,
+    pub sessions: Sessions,
+    /// Ends streams that would else keep a shutdown waiting.
+    pub shutdown: CancellationToken,
+    requests: AtomicU64,
+}
+
+impl Front {
+    pub fn new(broker: Arc<Broker>, sessions: Sessions, shutdown: CancellationToken) -> Self {
+        Self { broker, sessions, shutdown, requests: AtomicU64::new(0) }
+    }
+
+    /// A client key for a request without a session: never that of a session, whose keys are random in 128 bits.
+    pub(super) fn lone_client(&self) -> u128 {
+        u128::from(self.requests.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Binds the address. It is loopback: the configuration is refused otherwise.
+pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    TcpListener::bind(address).await
+}
+
+/// Serves until shutdown, then lets requests under way come to their end. Cancelling it drops them.
+pub async fn serve(listener: TcpListener, front: Arc<Front>) -> io::Result<()> {
+    let shutdown = front.shutdown.clone();
+    let app = Router::new().fallback(answer).with_state(front);
+    let listener = listener.tap_io(|stream| {
+        // Small answers must not wait for each other. A socket that refuses is slower, not wrong.
+        let _ = stream.set_nodelay(true);
+    });
+    axum::serve(listener, app).with_graceful_shutdown(shutdown.cancelled_owned()).await
+}
+
+/// A backend's URL: the backend and the scope key in it.
+pub(super) struct Mounted {
+    pub snapshot: Arc<Snapshot>,
+    pub backend: Arc<Backend>,
+    /// The key that the URL or the header names.
+    pub named: Option<Arc<str>>,
+}
+
+impl Mounted {
+    /// What a request without a session is scoped by, if anything.
+    pub fn scope_without_session(&self) -> Option<ScopeKey> {
+        match (self.backend.is_shared(), &self.named) {
+            (true, _) => Some(ScopeKey::Shared),
+            (false, Some(name)) => Some(ScopeKey::Named(name.clone())),
+            (false, None) => None,
+        }
+    }
+}
+
+async fn answer(State(front): State<Arc<Front>>, request: Request<Body>) -> Response<Body> {
+    match route(&front, request).await {
+        Ok(response) => response,
+        Err(refused) => refusal(refused),
+    }
+}
+
+async fn route(front: &Arc<Front>, request: Request<Body>) -> Result<Response<Body>, Refusal> {
+    guard::check(request.headers(), request.uri()).map_err(Refusal::Foreign)?;
+    let path = request.uri().path();
+    let Some((name, key)) = mount_of(path) else {
+        return pages::answer(front, request.method(), path).await;
+    };
+    let snapshot = front.broker.snapshot();
+    let backend = snapshot.backend(name).cloned().ok_or_else(|| Refusal::NoSuchBackend(name.to_owned()))?;
+    let header = request.headers().get("lazy-mcp-scope");
+    let named = match (key, header) {
+        (Some(key), _) => Some(key),
+        (None, Some(header)) => Some(header.to_str().map_err(|_| Refusal::BadScopeKey)?),
+        (None, None) => None,
+    };
+    if named.is_some_and(|key| !is_scope_key(key)) {
+        return Err(Refusal::BadScopeKey);
+    }
+    let mounted = Mounted { snapshot, backend, named: named.map(Arc::from) };
+    match *request.method() {
+        Method::POST => post::answer(front, mounted, request).await,
+        Method::GET => legacy::open_stream(front, &mounted, request.headers()),
+        Method::DELETE => legacy::end_session(front, &mounted, request.headers()),
+        _ => Err(Refusal::MethodNotAllowed("POST, GET, DELETE")),
+    }
+}
+
+/// `/{backend}/mcp` and `/{backend}/s/{key}/mcp`.
+fn mount_of(path: &str) -> Option<(&str, Option<&str>)> {
+    let inner = path.strip_prefix('/')?.strip_suffix("/mcp")?;
+    match inner.split_once('/') {
+        None => Some((inner, None)),
+        Some((backend, rest)) => rest.strip_prefix("s/").map(|key| (backend, Some(key))),
+    }
+}
+
+/// Unreserved characters of URLs, bounded, so that a key means the same in a path and in a header.
+fn is_scope_key(key: &str) -> bool {
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'~' | b'-');
+    (1..=64).contains(&key.len()) && key.bytes().all(is_plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_backends() {
+        assert_eq!(mount_of("/playwright/mcp"), Some(("playwright", None)));
+        assert_eq!(mount_of("/playwright/s/my-key/mcp"), Some(("playwright", Some("my-key"))));
+        for path in ["/mcp", "/", "/status", "/playwright", "/playwright/x/mcp", "/playwright/mcp/"] {
+            assert_eq!(mount_of(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn scope_keys_are_plain_and_short() {
+        assert!(is_scope_key("a.B-9_~") && is_scope_key(&"x".repeat(64)));
+        for key in ["", "a/b", "ä", "a b", "%41", &"x".repeat(65)] {
+            assert!(!is_scope_key(key), "{key}");
+        }
+    }
+}

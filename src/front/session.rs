@@ -1,0 +1,315 @@
+//! Protocol sessions of legacy clients: they outlive idle backends and restarts of the broker.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio_util::sync::CancellationToken;
+
+use super::token::{self, Claims, Secret};
+use crate::core::digest::Digest;
+
+/// Event streams that one session may hold open.
+pub(super) const STREAMS_MAX: u32 = 8;
+
+/// One client's session with one backend.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub id: u128,
+    pub backend: Arc<str>,
+    pub ended: CancellationToken,
+    token: Box<str>,
+    /// Seconds since the Unix epoch.
+    last_used: AtomicU64,
+    /// Requests being answered; a session with any does not expire.
+    in_flight: AtomicU32,
+    streams: AtomicU32,
+}
+
+/// All sessions, by the random part of their ids.
+#[derive(Debug)]
+pub struct Sessions {
+    secret: Secret,
+    ttl: Duration,
+    sessions_max: usize,
+    table: Mutex<HashMap<u128, Arc<Session>>>,
+    ended: Mutex<Ended>,
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// A request being answered, or a stream held open.
+#[derive(Debug)]
+pub(super) struct Hold {
+    session: Arc<Session>,
+    counter: fn(&Session) -> &AtomicU32,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        (self.counter)(&self.session).fetch_sub(1, Ordering::Relaxed);
+        self.session.last_used.store(now(), Ordering::Relaxed);
+    }
+}
+
+impl Session {
+    /// Marks the session as in use until the hold is dropped.
+    pub fn hold(self: &Arc<Self>) -> Hold {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        Hold { session: self.clone(), counter: |session| &session.in_flight }
+    }
+
+    /// Takes one of the places for event streams; `None` when all are taken.
+    pub fn hold_stream(self: &Arc<Self>) -> Option<Hold> {
+        let taken = self.streams.fetch_add(1, Ordering::Relaxed);
+        let hold = Hold { session: self.clone(), counter: |session| &session.streams };
+        (taken < STREAMS_MAX).then_some(hold)
+    }
+
+    fn expires(&self, ttl: Duration) -> u64 {
+        self.last_used.load(Ordering::Relaxed).saturating_add(ttl.as_secs())
+    }
+
+    fn is_in_use(&self) -> bool {
+        self.in_flight.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl Sessions {
+    /// Reads, or makes at first use, the signing key of the state directory, and the ids that were ended before.
+    /// `ttl` is how long a session lives unused; `sessions_max` how many are kept in memory.
+    pub fn open(state_dir: &Path, ttl: Duration, sessions_max: usize) -> io::Result<Self> {
+        Ok(Self {
+            secret: Secret(read_or_make_key(&state_dir.join("session.key"))?),
+            ttl,
+            sessions_max,
+            table: Mutex::default(),
+            ended: Mutex::new(Ended::open(state_dir.join("ended-sessions"))?),
+        })
+    }
+
+    /// Opens a session and names it. `capabilities` is the raw object that the client declared.
+    pub(super) fn begin(&self, backend: &Arc<str>, version: &'static str, capabilities: &str) -> io::Result<String> {
+        let mut random = [0; 16];
+        getrandom::fill(&mut random).map_err(io::Error::other)?;
+        let digest = Digest::of(capabilities.as_bytes()).first_bytes();
+        let claims = Claims { id: u128::from_be_bytes(random), version, capabilities: digest, issued: now() };
+        let token = self.secret.seal(backend, &claims);
+        self.insert(backend, &claims, &token);
+        Ok(token)
+    }
+
+    /// The session of an id, if it is one of ours, for this backend, and not over.
+    pub(super) fn find(&self, backend: &Arc<str>, token: &str) -> Option<Arc<Session>> {
+        let id = token::peek(token)?;
+        let known = self.table().get(&id).cloned();
+        if let Some(session) = known {
+            let is_meant = *session.token == *token && session.backend == *backend;
+            let is_alive = session.is_in_use() || now() < session.expires(self.ttl);
+            if is_meant && is_alive {
+                session.last_used.store(now(), Ordering::Relaxed);
+            }
+            return (is_meant && is_alive).then_some(session);
+        }
+        let claims = self.secret.open(backend, token)?;
+        let is_alive = now() < claims.issued.saturating_add(self.ttl.as_secs()) && !self.ended().contains(id);
+        is_alive.then(|| self.insert(backend, &claims, token))
+    }
+
+    /// Ends a session; its id is refused from now on, after a restart too.
+    pub(super) fn end(&self, session: &Session) -> io::Result<()> {
+        session.ended.cancel();
+        self.table().remove(&session.id);
+        self.ended().add(session.id, session.expires(self.ttl).max(now() + self.ttl.as_secs()))
+    }
+
+    /// Takes out the sessions that were not used for their lifetime, and returns them.
+    pub fn expire(&self) -> Vec<(Arc<str>, u128)> {
+        let now = now();
+        let mut table = self.table();
+        let is_over = |session: &Session| !session.is_in_use() && session.expires(self.ttl) <= now;
+        let over: Vec<_> = table.values().filter(|s| is_over(s)).map(|s| (s.backend.clone(), s.id)).collect();
+        table.retain(|_, session| {
+            let is_over = is_over(session);
+            if is_over {
+                session.ended.cancel();
+            }
+            !is_over
+        });
+        over
+    }
+
+    pub fn len(&self) -> usize {
+        self.table().len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn max(&self) -> usize {
+        self.sessions_max
+    }
+
+    fn insert(&self, backend: &Arc<str>, claims: &Claims, token: &str) -> Arc<Session> {
+        let session = Arc::new(Session {
+            id: claims.id,
+            backend: backend.clone(),
+            ended: CancellationToken::new(),
+            token: token.into(),
+            last_used: AtomicU64::new(now()),
+            in_flight: AtomicU32::new(0),
+            streams: AtomicU32::new(0),
+        });
+        let mut table = self.table();
+        if table.len() >= self.sessions_max {
+            // Forgotten, not ended: its id still describes it, so a client that does come back is taken back.
+            let oldest = table.values().filter(|s| !s.is_in_use()).min_by_key(|s| s.last_used.load(Ordering::Relaxed));
+            if let Some(id) = oldest.map(|session| session.id) {
+                table.remove(&id);
+            }
+        }
+        table.insert(session.id, session.clone());
+        session
+    }
+
+    fn table(&self) -> MutexGuard<'_, HashMap<u128, Arc<Session>>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ended(&self) -> MutexGuard<'_, Ended> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ids that were ended before they would have expired: a line each in a file, `<id> <expiry>`.
+#[derive(Debug)]
+struct Ended {
+    path: PathBuf,
+    expiries: HashMap<u128, u64>,
+}
+
+impl Ended {
+    fn open(path: PathBuf) -> io::Result<Self> {
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(e) => return Err(e),
+        };
+        let now = now();
+        let parse = |line: &str| {
+            let (id, expiry) = line.split_once(' ')?;
+            Some((u128::from_str_radix(id, 16).ok()?, expiry.parse().ok()?))
+        };
+        let expiries: HashMap<u128, u64> = text.lines().filter_map(parse).filter(|(_, expiry)| *expiry > now).collect();
+        // Written anew, so that the file is bounded by the ids that could still come back.
+        let kept: String = expiries.iter().map(|(id, expiry)| format!("{id:032x} {expiry}\n")).collect();
+        write_private(&path, kept.as_bytes())?;
+        Ok(Self { path, expiries })
+    }
+
+    fn contains(&self, id: u128) -> bool {
+        self.expiries.contains_key(&id)
+    }
+
+    fn add(&mut self, id: u128, expiry: u64) -> io::Result<()> {
+        let now = now();
+        self.expiries.retain(|_, expiry| *expiry > now);
+        self.expiries.insert(id, expiry);
+        let mut file = fs::OpenOptions::new().append(true).create(true).open(&self.path)?;
+        writeln!(file, "{id:032x} {expiry}")
+    }
+}
+
+fn read_or_make_key(path: &Path) -> io::Result<[u8; 32]> {
+    if let Ok(bytes) = fs::read(path)
+        && let Ok(key) = bytes.try_into()
+    {
+        return Ok(key);
+    }
+    let mut key = [0; 32];
+    getrandom::fill(&mut key).map_err(io::Error::other)?;
+    write_private(path, &key)?;
+    Ok(key)
+}
+
+/// Whole or not at all, readable by the owner alone.
+fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let part = path.with_extension("part");
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
+    file.write_all(bytes)?;
+    fs::rename(&part, path)
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn backend() -> Arc<str> {
+        "playwright".into()
+    }
+
+    #[test]
+    fn a_session_survives_a_restart_until_it_is_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let sessions = Sessions::open(dir.path(), HOUR, 10).unwrap();
+        let (kept, ended) = (sessions.begin(&backend(), "2025-11-25", "{}").unwrap(), sessions.begin(&backend(), "2025-11-25", "{}").unwrap());
+        let session = sessions.find(&backend(), &ended).unwrap();
+        sessions.end(&session).unwrap();
+        assert!(session.ended.is_cancelled());
+        for sessions in [sessions, Sessions::open(dir.path(), HOUR, 10).unwrap()] {
+            assert!(sessions.find(&backend(), &kept).is_some());
+            assert!(sessions.find(&backend(), &ended).is_none());
+            assert!(sessions.find(&"other".into(), &kept).is_none());
+        }
+    }
+
+    #[test]
+    fn a_session_expires_unless_it_is_in_use() {
+        let dir = tempfile::tempdir().unwrap();
+        let sessions = Sessions::open(dir.path(), Duration::ZERO, 10).unwrap();
+        let id = sessions.begin(&backend(), "2025-11-25", "{}").unwrap();
+        let session = sessions.table().values().next().unwrap().clone();
+        let hold = session.hold();
+        assert!(sessions.expire().is_empty() && sessions.find(&backend(), &id).is_some());
+        drop(hold);
+        assert_eq!(sessions.expire().len(), 1);
+        assert!(sessions.find(&backend(), &id).is_none());
+    }
+
+    #[test]
+    fn the_table_is_bounded_and_forgets_the_least_recently_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let sessions = Sessions::open(dir.path(), HOUR, 2).unwrap();
+        let ids: Vec<_> = (0..5).map(|_| sessions.begin(&backend(), "2025-11-25", "{}").unwrap()).collect();
+        assert_eq!(sessions.len(), 2);
+        assert!(ids.iter().all(|id| sessions.find(&backend(), id).is_some()), "forgotten ones are taken back");
+    }
+
+    #[test]
+    fn streams_are_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let sessions = Sessions::open(dir.path(), HOUR, 2).unwrap();
+        let id = sessions.begin(&backend(), "2025-11-25", "{}").unwrap();
+        let session = sessions.find(&backend(), &id).unwrap();
+        let held: Vec<_> = (0..STREAMS_MAX).map(|_| session.hold_stream().unwrap()).collect();
+        assert!(session.hold_stream().is_none());
+        drop(held);
+        assert!(session.hold_stream().is_some());
+    }
+}

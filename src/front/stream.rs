@@ -1,0 +1,144 @@
+//! Event streams: calls that have something to say before their answer, and streams that wait for news.
+//!
+//! Server-sent events as the WHATWG HTML standard frames them; comments keep idle streams alive.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use futures_util::stream::unfold;
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+
+use super::respond;
+use super::session::Hold;
+use crate::broker::{Call, CallEvent};
+use crate::protocol::raw::Pieces;
+
+/// Between two comments on a silent stream. Proxies and clients commonly give up after 30 to 60 seconds.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// `notifications/tools/list_changed`, as legacy streams carry it.
+const TOOLS_CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
+
+fn event(message: &[u8]) -> Bytes {
+    [b"event: message\ndata: ", message, b"\n\n"].concat().into()
+}
+
+fn comment() -> Bytes {
+    Bytes::from_static(b": still here\n\n")
+}
+
+/// The rest of a call as a stream: `first` is what it said already, `None` for a sign of life. Dropping the body is
+/// the caller's going away.
+pub(super) fn of_call(call: Call, first: Option<Bytes>, hold: Option<Hold>) -> Body {
+    struct State {
+        call: Call,
+        first: Option<Bytes>,
+        is_over: bool,
+        _hold: Option<Hold>,
+    }
+    let first = first.map_or_else(comment, |message| event(&message));
+    let state = State { call, first: Some(first), is_over: false, _hold: hold };
+    Body::from_stream(unfold(state, |mut state| async move {
+        if let Some(first) = state.first.take() {
+            return Some((Ok::<_, Infallible>(first), state));
+        }
+        if state.is_over {
+            return None;
+        }
+        let chunk = match state.call.next().await {
+            CallEvent::Notice(message) => event(&message),
+            CallEvent::Quiet => comment(),
+            CallEvent::Ended(reply) => {
+                state.is_over = true;
+                let id = state.call.id();
+                let id = String::from_utf8_lossy(&id);
+                let message = respond::reply(reply, &id, &state.call.backend().name, state.call.era());
+                event(&message.joined())
+            }
+        };
+        Some((Ok(chunk), state))
+    }))
+}
+
+/// One message as a stream of one event, for a client that takes nothing else.
+pub(super) fn of_message(message: Pieces) -> Body {
+    Body::from(event(&message.joined()))
+}
+
+/// What a stream that waits for news is told.
+pub(super) struct News {
+    pub backend: Arc<str>,
+    pub changes: broadcast::Receiver<Arc<str>>,
+    /// Ends the stream: its session's end.
+    pub ended: Option<CancellationToken>,
+    pub shutdown: CancellationToken,
+    /// Sent first.
+    pub greeting: Option<String>,
+    /// Sent for each change of the list of tools; `None` if the client did not ask.
+    pub tools_changed: Option<String>,
+    /// Sent when the broker ends the stream.
+    pub farewell: Option<String>,
+    /// A place among the session's streams, given back with the stream.
+    pub _hold: Option<Hold>,
+}
+
+impl News {
+    pub fn tools_changed_legacy() -> String {
+        TOOLS_CHANGED.to_owned()
+    }
+
+    /// The stream; it costs a task nothing and keeps nothing awake.
+    pub fn into_body(self) -> Body {
+        let first = Some(self.greeting.as_ref().map_or_else(comment, |greeting| event(greeting.as_bytes())));
+        Body::from_stream(unfold((self, first, false), |(mut news, first, is_over)| async move {
+            if let Some(first) = first {
+                return Some((Ok::<_, Infallible>(first), (news, None, is_over)));
+            }
+            if is_over {
+                return None;
+            }
+            match news.next().await {
+                Some(chunk) => Some((Ok(chunk), (news, None, false))),
+                None => {
+                    let farewell = news.farewell.take()?;
+                    Some((Ok(event(farewell.as_bytes())), (news, None, true)))
+                }
+            }
+        }))
+    }
+
+    async fn next(&mut self) -> Option<Bytes> {
+        let quiet = tokio::time::sleep(KEEP_ALIVE);
+        tokio::pin!(quiet);
+        loop {
+            tokio::select! {
+                // Each arm is cancel safe: tokens stay cancelled, a receiver keeps its place, the timer is ours.
+                () = self.shutdown.cancelled() => return None,
+                () = ended(self.ended.as_ref()) => return None,
+                () = &mut quiet => return Some(comment()),
+                change = self.changes.recv() => {
+                    let is_ours = match change {
+                        Ok(backend) => backend == self.backend,
+                        // Some were missed: one may have been ours, and a needless notice does no harm.
+                        Err(broadcast::error::RecvError::Lagged(_)) => true,
+                        Err(broadcast::error::RecvError::Closed) => return None,
+                    };
+                    if let Some(message) = self.tools_changed.as_ref().filter(|_| is_ours) {
+                        return Some(event(message.as_bytes()));
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn ended(token: Option<&CancellationToken>) {
+    match token {
+        Some(token) => token.cancelled().await,
+        None => std::future::pending().await,
+    }
+}

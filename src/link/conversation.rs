@@ -1,0 +1,252 @@
+//! The link itself: what others ask of it.
+
+use std::any::Any;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use bytes::Bytes;
+use tokio::net::unix::pipe;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::pending::{Caller, Entry, Loss, Outcome, Pending};
+use super::stderr::Tail;
+use super::{reader, stderr, writer};
+use crate::protocol::call::CallRequest;
+use crate::protocol::version::Era;
+
+/// Progress notifications that may wait for one caller; more are dropped and counted, because the next one says more.
+const PROGRESS_WAITING_MAX: usize = 64;
+/// Lines that may wait for the writer. Each call is one line and needs a lease, so this is reached only by a server
+/// that has stopped reading while its calls are being cancelled.
+const LINES_WAITING_MAX: usize = 1024;
+
+/// Our ends of the three pipes.
+#[derive(Debug)]
+pub struct Streams {
+    pub stdin: pipe::Sender,
+    pub stdout: pipe::Receiver,
+    pub stderr: pipe::Receiver,
+}
+
+/// Where the ids of the broker's own requests begin. Small enough to be exact in a JavaScript number.
+pub const OWN_IDS: u64 = 1 << 48;
+
+/// Bounds of one link.
+#[derive(Clone, Copy, Debug)]
+pub struct LinkLimits {
+    /// The longest line taken from the server, in bytes.
+    pub frame_len_max: usize,
+}
+
+/// A conversation with one generation. Clones are the same conversation.
+#[derive(Clone)]
+pub struct Link(pub(super) Arc<Shared>);
+
+pub(super) struct Shared {
+    pending: Mutex<Pending>,
+    lines: mpsc::Sender<Bytes>,
+    own_requests: AtomicU64,
+    pub limits: LinkLimits,
+    pub stdin_closed: CancellationToken,
+    pub lost: CancellationToken,
+    pub stderr_ended: CancellationToken,
+    pub counts: Counts,
+    pub tail: Mutex<Tail>,
+}
+
+/// What was dropped, for `/status`: each of these is silent for clients.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub junk_lines: AtomicU64,
+    pub late_answers: AtomicU64,
+    pub progress_dropped: AtomicU64,
+    pub notifications_dropped: AtomicU64,
+    pub requests_refused: AtomicU64,
+}
+
+/// A call that was handed to the writer.
+#[derive(Debug)]
+pub struct InFlight {
+    pub upstream_id: u64,
+    /// Resolves once; an error means that the generation is gone without a word, and counts as `Loss::Exited`.
+    pub outcome: oneshot::Receiver<Outcome>,
+    /// Notifications for the caller, its own token in them. Everything sent before the answer is in here before the
+    /// outcome resolves.
+    pub progress: Option<mpsc::Receiver<Bytes>>,
+}
+
+/// The call was not written and may go to the next generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the conversation with the server is over")]
+pub struct NotSent;
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("out", &self.pending().len()).field("counts", &self.0.counts).finish()
+    }
+}
+
+impl Link {
+    /// Starts writer, reader and stderr drain as tasks of `tracker`. They end with the pipes.
+    pub fn open(streams: Streams, limits: LinkLimits, tracker: &TaskTracker) -> Self {
+        let (lines, waiting) = mpsc::channel(LINES_WAITING_MAX);
+        let shared = Arc::new(Shared {
+            pending: Mutex::default(),
+            lines,
+            own_requests: AtomicU64::new(0),
+            limits,
+            stdin_closed: CancellationToken::new(),
+            lost: CancellationToken::new(),
+            stderr_ended: CancellationToken::new(),
+            counts: Counts::default(),
+            tail: Mutex::default(),
+        });
+        tracker.spawn(writer::run(streams.stdin, waiting, shared.stdin_closed.clone(), shared.lost.clone()));
+        tracker.spawn(reader::run(streams.stdout, Link(shared.clone())));
+        tracker.spawn(stderr::run(streams.stderr, shared.clone()));
+        Self(shared)
+    }
+
+    /// Sends a client's call under `id`, which the caller keeps unique in this conversation and below `OWN_IDS`.
+    /// `held` is dropped when the call is no longer out: answered, failed, or given up by the end of the generation;
+    /// not when its caller goes away.
+    pub fn call(
+        &self,
+        id: u64,
+        request: &CallRequest,
+        arguments: Option<&str>,
+        era: Era,
+        caller: Caller,
+        held: Box<dyn Any + Send>,
+    ) -> Result<InFlight, NotSent> {
+        let line = request.upstream_line(id, arguments, era);
+        self.send(id, line, Some(caller), request.token(), held)
+    }
+
+    pub(super) fn send(
+        &self,
+        upstream_id: u64,
+        line: Vec<u8>,
+        caller: Option<Caller>,
+        token: Option<Bytes>,
+        held: Box<dyn Any + Send>,
+    ) -> Result<InFlight, NotSent> {
+        let line = Bytes::from(line);
+        let (reply, outcome) = oneshot::channel();
+        let (progress, notices) = token
+            .map(|token| {
+                let (to, from) = mpsc::channel(PROGRESS_WAITING_MAX);
+                ((token, to), from)
+            })
+            .unzip();
+        let entry = Entry::new(caller, reply, progress, held);
+        let mut pending = self.pending();
+        if pending.is_closed() || self.0.lost.is_cancelled() || self.0.lines.try_send(line).is_err() {
+            drop(pending);
+            drop(entry);
+            return Err(NotSent);
+        }
+        // The answer cannot overtake this: the reader needs the same lock to find the entry.
+        pending.insert(upstream_id, entry);
+        Ok(InFlight { upstream_id, outcome, progress: notices })
+    }
+
+    /// Tells the server that a call is not wanted any more, by the server's own id for it, and tells its caller so if
+    /// one still waits. What the call holds stays held until the server answers. `false` if the call is not out.
+    pub fn cancel(&self, upstream_id: u64, reason: &str) -> bool {
+        let Some(reply) = self.pending().give_up(upstream_id) else { return false };
+        let reason = serde_json::Value::from(reason);
+        self.notify(&format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{upstream_id},"reason":{reason}}}}}"#
+        ));
+        if let Some(reply) = reply {
+            // An error means that the caller left in this moment: then there is nobody to tell.
+            let _ = reply.send(Outcome::Cancelled);
+        }
+        true
+    }
+
+    /// The broker's ids of the calls of `client`: of its request `id`, or all of them.
+    pub fn calls_of(&self, client: u128, id: Option<&str>) -> Vec<u64> {
+        self.pending().of_caller(client, id)
+    }
+
+    /// Nobody waits for the call any more, but it may go on until `deadline`.
+    pub fn abandon_until(&self, upstream_id: u64, deadline: Instant) {
+        self.pending().abandon_until(upstream_id, deadline);
+    }
+
+    /// Abandoned calls whose deadline has come, and when to look again.
+    pub fn overdue(&self, now: Instant) -> (Vec<u64>, Option<Instant>) {
+        self.pending().overdue(now)
+    }
+
+    /// Ends every call that is out and lets no other start.
+    pub fn fail_all(&self, loss: Loss) {
+        let entries = self.pending().close();
+        for entry in entries {
+            entry.finish(Outcome::Lost(loss));
+        }
+    }
+
+    /// Sends one message that needs no answer; dropped if the writer is gone or hopelessly behind.
+    pub fn notify(&self, message: &str) {
+        let _ = self.0.lines.try_send(Bytes::from(format!("{message}\n")));
+    }
+
+    /// Closes the server's stdin: the polite request to end (2025-11-25, `lifecycle`, Shutdown).
+    pub fn close_stdin(&self) {
+        self.0.stdin_closed.cancel();
+    }
+
+    /// Resolves when the server's stdout has ended or a write failed: no call can be answered any more.
+    pub async fn lost(&self) {
+        self.0.lost.cancelled().await;
+    }
+
+    pub fn is_lost(&self) -> bool {
+        self.0.lost.is_cancelled()
+    }
+
+    /// Resolves when everything that the server wrote has been read. Never, while an orphan holds its pipes open.
+    pub async fn drained(&self) {
+        self.0.lost.cancelled().await;
+        self.0.stderr_ended.cancelled().await;
+    }
+
+    /// Number of calls that are out, given-up ones included.
+    pub fn out(&self) -> usize {
+        self.pending().len()
+    }
+
+    /// The last lines that the server wrote to stderr, credentials taken out, oldest first.
+    pub fn stderr_tail(&self) -> Vec<String> {
+        self.0.tail.lock().unwrap_or_else(PoisonError::into_inner).lines()
+    }
+
+    /// What was dropped so far, by kind.
+    pub fn counts(&self) -> [(&'static str, u64); 5] {
+        let Counts { junk_lines, late_answers, progress_dropped, notifications_dropped, requests_refused } =
+            &self.0.counts;
+        [
+            ("junk_lines", junk_lines.load(Ordering::Relaxed)),
+            ("late_answers", late_answers.load(Ordering::Relaxed)),
+            ("progress_dropped", progress_dropped.load(Ordering::Relaxed)),
+            ("notifications_dropped", notifications_dropped.load(Ordering::Relaxed)),
+            ("requests_refused", requests_refused.load(Ordering::Relaxed)),
+        ]
+    }
+
+    /// A fresh id for a request of the broker's own.
+    pub(super) fn own_id(&self) -> u64 {
+        OWN_IDS + self.0.own_requests.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn pending(&self) -> MutexGuard<'_, Pending> {
+        // Nothing panics while it holds the lock; if it did, the table would still be whole.
+        self.0.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

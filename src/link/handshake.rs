@@ -1,0 +1,134 @@
+//! What the broker itself asks of a server: the handshake, and its lists.
+
+use serde_json::value::RawValue;
+
+use super::conversation::Link;
+use super::pending::Outcome;
+use crate::protocol::raw::{members, string};
+use crate::protocol::version::NEWEST_LEGACY;
+
+/// Pages followed of one list, and bytes taken of all its pages: a server that pages for ever is cut off.
+const PAGES_MAX: usize = 100;
+const LIST_LEN_MAX: usize = 16 * 1024 * 1024;
+
+/// What a server said of itself. All but the version and the instructions is raw, as the server sent it.
+#[derive(Debug)]
+pub struct Greeting {
+    pub protocol_version: String,
+    pub server_info: Box<RawValue>,
+    pub capabilities: Box<RawValue>,
+    pub instructions: Option<String>,
+}
+
+/// Why a server could not be greeted.
+#[derive(Debug, thiserror::Error)]
+pub enum HandshakeError {
+    #[error("its answer to `initialize`: {0}")]
+    Initialize(RequestError),
+    #[error("its answer to `initialize` lacks `{0}`")]
+    Lacks(&'static str),
+    #[error("its answer to `{method}`: {source}")]
+    List { method: &'static str, source: RequestError },
+}
+
+/// Why the broker's own request had no result.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    #[error("the server ended or closed its output first")]
+    Lost,
+    #[error("the line is {len} bytes long, over the limit of {max}")]
+    TooLarge { len: u64, max: usize },
+    #[error("an error, code {code}")]
+    Refused { code: i64 },
+    #[error("not what the protocol says: {0}")]
+    Malformed(String),
+}
+
+impl Link {
+    /// `initialize`, its answer, `notifications/initialized`. Declares no client capabilities: a server may not ask.
+    ///
+    /// Has no deadline of its own: it ends when the link is lost.
+    pub async fn handshake(&self) -> Result<Greeting, HandshakeError> {
+        let params = format!(
+            r#"{{"protocolVersion":"{NEWEST_LEGACY}","capabilities":{{}},"clientInfo":{{"name":"lazy-mcp-broker","version":"{}"}}}}"#,
+            env!("CARGO_PKG_VERSION")
+        );
+        let result = self.request("initialize", &params).await.map_err(HandshakeError::Initialize)?;
+        let greeting = read_greeting(&result)?;
+        self.notify(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+        Ok(greeting)
+    }
+
+    /// Every item of a list, all pages, each as the server sent it. `method` is e.g. `tools/list`, `member` `tools`.
+    pub async fn list(&self, method: &'static str, member: &'static str) -> Result<Vec<Box<RawValue>>, HandshakeError> {
+        let fault = |source| HandshakeError::List { method, source };
+        let mut items = Vec::new();
+        let mut cursor: Option<String> = None;
+        let mut len = 0;
+        for _ in 0..PAGES_MAX {
+            let params = match &cursor {
+                Some(cursor) => format!(r#"{{"cursor":{cursor}}}"#),
+                None => "{}".to_owned(),
+            };
+            let page = self.request(method, &params).await.map_err(fault)?;
+            len += page.len();
+            if len > LIST_LEN_MAX {
+                return Err(fault(RequestError::TooLarge { len: len as u64, max: LIST_LEN_MAX }));
+            }
+            let [found, next] = members(&page, [member, "nextCursor"]).map_err(malformed).map_err(fault)?;
+            let found = found.ok_or_else(|| fault(RequestError::Malformed(format!("`{member}` is missing"))))?;
+            let found: Vec<Box<RawValue>> = serde_json::from_str(found).map_err(malformed).map_err(fault)?;
+            items.extend(found);
+            match next.filter(|next| *next != "null") {
+                None => return Ok(items),
+                Some(next) if cursor.as_deref() == Some(next) => {
+                    return Err(fault(RequestError::Malformed("the same cursor twice".into())));
+                }
+                Some(next) => cursor = Some(next.to_owned()),
+            }
+        }
+        Err(fault(RequestError::Malformed(format!("more than {PAGES_MAX} pages"))))
+    }
+
+    /// One request of the broker's own; its raw result.
+    pub async fn request(&self, method: &str, params: &str) -> Result<String, RequestError> {
+        let id = self.own_id();
+        let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"params\":{params}}}\n");
+        let in_flight =
+            self.send(id, line.into_bytes(), None, None, Box::new(())).map_err(|_| RequestError::Lost)?;
+        let outcome = tokio::select! {
+            // Cancel safe: the receiver is not used again.
+            outcome = in_flight.outcome => outcome,
+            () = self.lost() => return Err(RequestError::Lost),
+        };
+        match outcome {
+            Ok(Outcome::Answered(answer)) if answer.is_error => {
+                let code = members(answer.payload(), ["code"]).ok().and_then(|[code]| code?.parse().ok());
+                Err(RequestError::Refused { code: code.unwrap_or_default() })
+            }
+            Ok(Outcome::Answered(answer)) => Ok(answer.payload().to_owned()),
+            Ok(Outcome::TooLarge { len, max }) => Err(RequestError::TooLarge { len, max }),
+            Ok(Outcome::Cancelled | Outcome::Lost(_)) | Err(_) => Err(RequestError::Lost),
+        }
+    }
+}
+
+fn malformed(e: serde_json::Error) -> RequestError {
+    RequestError::Malformed(e.to_string())
+}
+
+fn read_greeting(result: &str) -> Result<Greeting, HandshakeError> {
+    let [version, info, capabilities, instructions] =
+        members(result, ["protocolVersion", "serverInfo", "capabilities", "instructions"])
+            .map_err(|e| HandshakeError::Initialize(malformed(e)))?;
+    let raw = |value: Option<&str>, name| {
+        let value = value.filter(|value| value.starts_with('{')).ok_or(HandshakeError::Lacks(name))?;
+        RawValue::from_string(value.to_owned()).map_err(|e| HandshakeError::Initialize(malformed(e)))
+    };
+    Ok(Greeting {
+        protocol_version: version.and_then(string).ok_or(HandshakeError::Lacks("protocolVersion"))?.into_owned(),
+        server_info: raw(info, "serverInfo")?,
+        capabilities: raw(capabilities, "capabilities")?,
+        instructions: instructions.and_then(string).map(|text| text.into_owned()),
+    })
+}

@@ -1,0 +1,157 @@
+//! The calls that are out, by the broker's id.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::time::Instant;
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::protocol::call::{Answer, Progress, same_id};
+
+/// Who sent a call: the client's session (or request, for clients without one) and its own id for the call, raw.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    pub client: u128,
+    pub id: Bytes,
+}
+
+impl Caller {
+    pub fn is(&self, client: u128, id: &str) -> bool {
+        self.client == client && same_id(&self.id, id)
+    }
+}
+
+/// How a call ended, as its caller sees it.
+#[derive(Debug)]
+pub enum Outcome {
+    Answered(Answer),
+    /// The answer was one line of `len` bytes, over the limit of `max`, and was passed over.
+    TooLarge {
+        len: u64,
+        max: usize,
+    },
+    Cancelled,
+    Lost(Loss),
+}
+
+/// Why no answer will come to a call that was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// The server's process ended.
+    Exited,
+    /// The conversation broke while the process lived on, or the generation was stopped because of another call.
+    Recycled,
+    /// The generation was stopped for a reload, a disable or a shutdown before the answer came.
+    Drained,
+}
+
+/// One call that is out.
+pub(super) struct Entry {
+    pub caller: Option<Caller>,
+    reply: Option<oneshot::Sender<Outcome>>,
+    progress: Option<(Bytes, mpsc::Sender<Bytes>)>,
+    /// Set when nobody waits for the answer any more: then the call is cancelled when this moment has come.
+    abandoned_until: Option<Instant>,
+    /// What is held while the call is out; dropped with the entry.
+    _held: Box<dyn Any + Send>,
+}
+
+impl Entry {
+    pub fn new(
+        caller: Option<Caller>,
+        reply: oneshot::Sender<Outcome>,
+        progress: Option<(Bytes, mpsc::Sender<Bytes>)>,
+        held: Box<dyn Any + Send>,
+    ) -> Self {
+        Self { caller, reply: Some(reply), progress, abandoned_until: None, _held: held }
+    }
+
+    /// Tells the caller, if one waits; `false` if the answer came too late for anybody.
+    pub fn finish(mut self, outcome: Outcome) -> bool {
+        self.reply.take().is_some_and(|reply| reply.send(outcome).is_ok())
+    }
+
+    /// Hands progress to the caller; `false` if it does not want it or does not keep up.
+    pub fn progress(&self, progress: &Progress) -> bool {
+        match &self.progress {
+            Some((token, to)) => to.try_send(progress.with_token(token)).is_ok(),
+            None => false,
+        }
+    }
+
+    /// Nobody waits any more. The entry stays until the server answers, so that what it holds is held that long.
+    fn abandon(&mut self) -> Option<oneshot::Sender<Outcome>> {
+        self.progress = None;
+        self.abandoned_until = None;
+        self.reply.take()
+    }
+}
+
+/// All calls that are out. Bounded by the leases of the slot, which each call holds one of.
+#[derive(Default)]
+pub(super) struct Pending {
+    entries: HashMap<u64, Entry>,
+    is_closed: bool,
+}
+
+impl Pending {
+    /// Whether the conversation is over: then nothing can be sent any more.
+    pub fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    pub fn insert(&mut self, id: u64, entry: Entry) {
+        self.entries.insert(id, entry);
+    }
+
+    pub fn remove(&mut self, id: u64) -> Option<Entry> {
+        self.entries.remove(&id)
+    }
+
+    pub fn get(&self, id: u64) -> Option<&Entry> {
+        self.entries.get(&id)
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Ends the conversation: nothing can be sent any more, and everything that was out is handed over.
+    pub fn close(&mut self) -> Vec<Entry> {
+        self.is_closed = true;
+        self.entries.drain().map(|(_, entry)| entry).collect()
+    }
+
+    /// Marks the call as one that nobody waits for, to be cancelled at `deadline`.
+    pub fn abandon_until(&mut self, id: u64, deadline: Instant) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.abandon();
+            entry.abandoned_until = Some(deadline);
+        }
+    }
+
+    /// Gives up on the call; its caller's reply channel, if it still waited. `None` if the call is not out.
+    pub fn give_up(&mut self, id: u64) -> Option<Option<oneshot::Sender<Outcome>>> {
+        Some(self.entries.get_mut(&id)?.abandon())
+    }
+
+    /// The calls of `client` with its id `id`: more than one where a client reuses an id that is still out.
+    pub fn of_caller(&self, client: u128, id: Option<&str>) -> Vec<u64> {
+        let is_meant = |caller: &Caller| match id {
+            Some(id) => caller.is(client, id),
+            None => caller.client == client,
+        };
+        let mut ids: Vec<u64> =
+            self.entries.iter().filter(|(_, e)| e.caller.as_ref().is_some_and(is_meant)).map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Abandoned calls whose moment has come, and the next moment to look again.
+    pub fn overdue(&self, now: Instant) -> (Vec<u64>, Option<Instant>) {
+        let abandoned = self.entries.iter().filter_map(|(id, entry)| Some((*id, entry.abandoned_until?)));
+        let due = abandoned.clone().filter(|(_, at)| *at <= now).map(|(id, _)| id).collect();
+        (due, abandoned.map(|(_, at)| at).filter(|at| *at > now).min())
+    }
+}

@@ -1,0 +1,90 @@
+//! The one reader of a generation's stdout.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+
+use super::conversation::Link;
+use super::pending::Outcome;
+use crate::protocol::call::{Answer, Progress, parse_text};
+use crate::protocol::envelope::{self, Message};
+use crate::protocol::error::RpcError;
+use crate::protocol::frame::{Frame, Lines, id_of_oversized};
+
+/// Room made for each read, in bytes: one pipe's default capacity.
+const READ_LEN: usize = 64 * 1024;
+
+/// Reads until the end of stdout, then declares the link lost.
+pub(super) async fn run(mut stdout: pipe::Receiver, link: Link) {
+    let mut lines = Lines::new(link.0.limits.frame_len_max);
+    loop {
+        lines.buffer().reserve(READ_LEN);
+        match stdout.read_buf(lines.buffer()).await {
+            Ok(0) | Err(_) => break,
+            Ok(_) => {}
+        }
+        while let Some(frame) = lines.next() {
+            match frame {
+                Frame::Line(line) => take(&link, &line),
+                Frame::TooLong { head, tail, len } => too_long(&link, &head, &tail, len),
+            }
+        }
+    }
+    link.0.lost.cancel();
+}
+
+fn take(link: &Link, line: &Bytes) {
+    let counts = &link.0.counts;
+    let Ok((text, message)) = parse_text(line) else {
+        count(&counts.junk_lines);
+        return;
+    };
+    match message {
+        Message::Response { id, answer } => answered(link, line, text, id, answer),
+        Message::Notification { method, params } if method == "notifications/progress" => {
+            let Some(progress) = Progress::parse(line, text, params) else {
+                count(&counts.progress_dropped);
+                return;
+            };
+            let is_delivered = link.pending().get(progress.upstream_id).is_some_and(|entry| entry.progress(&progress));
+            if !is_delivered {
+                count(&counts.progress_dropped);
+            }
+        }
+        Message::Notification { .. } => count(&counts.notifications_dropped),
+        Message::Request { id, method, .. } if method == "ping" => {
+            link.notify(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#));
+        }
+        Message::Request { id, method, .. } => {
+            // The broker declares no client capabilities, so a server has no right to ask; it gets a plain no
+            // instead of silence, which would hang it.
+            count(&counts.requests_refused);
+            link.notify(&RpcError::method_not_found(&method).response(Some(id)));
+        }
+    }
+}
+
+fn answered(link: &Link, line: &Bytes, text: &str, id: &str, answer: envelope::Answer<'_>) {
+    let entry = id.parse().ok().and_then(|id: u64| link.pending().remove(id));
+    let is_delivered = entry.is_some_and(|entry| entry.finish(Outcome::Answered(Answer::new(line, text, id, answer))));
+    if !is_delivered {
+        count(&link.0.counts.late_answers);
+    }
+}
+
+fn too_long(link: &Link, head: &[u8], tail: &[u8], len: u64) {
+    let entry = id_of_oversized(head, tail).and_then(|id| link.pending().remove(id));
+    match entry {
+        Some(entry) => {
+            entry.finish(Outcome::TooLarge { len, max: link.0.limits.frame_len_max });
+        }
+        // Whose it was cannot be told; the call that waits for it ends at its deadline.
+        None => count(&link.0.counts.junk_lines),
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}

@@ -1,0 +1,105 @@
+//! The broker's children: those that it started itself, and the orphans of a lost keeper that came to it.
+//!
+//! The broker is a child subreaper, so when a keeper is killed its tree comes to the broker. Then every child that the
+//! broker did not start itself is an orphan, and is swept here.
+//!
+//! **Invariant:** every process that the broker starts is started by [`spawn`]; others are taken for orphans.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::process::ExitStatus;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::sys::prctl;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use tokio::process::{Child, Command};
+
+use super::pidfd::{PidFd, nix_pid};
+use super::process_table::{Process, ProcessId};
+use super::sweep::{Claim, Hunt, Outcome, Round, hunt_down};
+
+/// One list a process, as the kernel's list of children is. Held over each spawn, so that a sweep never sees a child
+/// of ours that is not in it yet.
+static STARTED: Mutex<BTreeSet<ProcessId>> = Mutex::new(BTreeSet::new());
+
+/// Lets the orphans of a killed keeper come to this process (prctl(2), PR_SET_CHILD_SUBREAPER). Done by each start of a
+/// tree as well; early, it tells an operator of a kernel that refuses.
+///
+/// # Errors
+/// The kernel is older than 3.4 or a sandbox forbids it.
+pub fn become_subreaper() -> io::Result<()> {
+    Ok(prctl::set_child_subreaper(true)?)
+}
+
+/// A child that the broker started itself.
+#[derive(Debug)]
+pub(super) struct OwnChild {
+    child: Child,
+    id: ProcessId,
+}
+
+/// Starts a child that is no orphan.
+pub(super) fn spawn(command: &mut Command) -> io::Result<OwnChild> {
+    let mut started = started();
+    let child = command.spawn()?;
+    // It is ours and not reaped, so it is in the table even if it is dead by now.
+    let id = child.id().and_then(ProcessId::of).ok_or_else(|| io::Error::other("/proc is not readable"))?;
+    started.insert(id);
+    Ok(OwnChild { child, id })
+}
+
+impl OwnChild {
+    pub fn id(&self) -> ProcessId {
+        self.id
+    }
+
+    /// Waits for its end and reaps it; `None` when somebody else has. Cancelling loses nothing.
+    pub async fn reaped(&mut self) -> Option<ExitStatus> {
+        let exit = self.child.wait().await.ok();
+        started().remove(&self.id);
+        exit
+    }
+
+    pub fn kill(&self) {
+        if let Some(pinned) = PidFd::of(self.id) {
+            // Failed: it is dead.
+            let _ = pinned.signal(nix::sys::signal::Signal::SIGKILL);
+        }
+    }
+}
+
+fn started() -> MutexGuard<'static, BTreeSet<ProcessId>> {
+    STARTED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Kills and reaps the orphans that are not older than `since` (clock ticks after boot: the start of the lost keeper).
+/// Children that came to this process on other ways before are left alone.
+pub(super) async fn sweep_orphans(since: u64, budget: Duration) -> Outcome {
+    let me = std::process::id();
+    let mut hunt = Hunt::new(move |process: &Process| {
+        if process.ppid != me {
+            Claim::AsItsParent
+        } else if process.start_time < since || started().contains(&process.id()) {
+            Claim::Spared
+        } else {
+            Claim::Member
+        }
+    });
+    hunt_down(budget, move || {
+        let mut left = hunt.round(|| {})?;
+        left.retain(|process| match Process::read(process.pid) {
+            Some(now) if now.start_time != process.start_time => false,
+            Some(now) if now.ppid == me => !is_reaped(now.pid),
+            Some(_) => true,
+            None => false,
+        });
+        Ok(Round { left, killed: hunt.killed() })
+    })
+    .await
+}
+
+/// Reaps this orphan if it is dead. By its own pid: a `waitpid` for any child would take the keepers from the runtime.
+fn is_reaped(orphan: u32) -> bool {
+    !matches!(waitpid(nix_pid(orphan), Some(WaitPidFlag::WNOHANG)), Ok(WaitStatus::StillAlive))
+}

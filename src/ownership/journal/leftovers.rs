@@ -1,0 +1,175 @@
+//! What an earlier broker left: found by the journal, killed, proved gone.
+//!
+//! A keeper whose broker died sweeps by itself, so mostly there is nothing to do but to see its end. If it was killed
+//! as well, its tree went to init; then it is found by start times and by the marker in the environment, which not all
+//! of a browser's processes show, but their parents do.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::{Journal, JournalError, Record, at, journal_dir, remove};
+use crate::ownership::instance_dir::InstanceDir;
+use crate::ownership::process_table::{Process, ProcessId};
+use crate::ownership::sweep::{Claim, Hunt, Outcome, Round, hunt_down};
+use crate::ownership::tree::Sweep;
+use crate::ownership::wire::survivors;
+
+/// A keeper without a broker is left this long to end by itself before it is taken for hung.
+const KEEPER_GRACE: Duration = Duration::from_secs(1);
+/// Linux takes no more for arguments and environment together (execve(2)).
+const ENVIRON_BYTES_MAX: u64 = 2 << 20;
+
+/// A generation of an earlier broker, and what came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leftover {
+    pub record: Record,
+    pub sweep: Sweep,
+}
+
+impl Journal {
+    /// Generations of brokers that are dead. Blocks on the file system.
+    ///
+    /// # Errors
+    /// The journal is not readable. A file in it that is no record is removed: it says nothing of any process.
+    pub fn leftovers(&self) -> Result<Vec<Record>, JournalError> {
+        Ok(self.left_files()?.into_iter().map(|(_, record)| record).collect())
+    }
+
+    /// Kills what is left of them, and proves it; what is proved leaves the journal, with its instance directory.
+    /// `budget` is for all together.
+    ///
+    /// # Errors
+    /// The journal is not readable.
+    pub async fn sweep_leftovers(&self, budget: Duration) -> Result<Vec<Leftover>, JournalError> {
+        let started = Instant::now();
+        let mut swept = Vec::new();
+        for (path, record) in self.left_files()? {
+            let sweep = self.sweep_one(&record, budget.saturating_sub(started.elapsed())).await;
+            if matches!(sweep, Sweep::Empty { .. }) {
+                self.forget(&path, &record)?;
+            }
+            swept.push(Leftover { record, sweep });
+        }
+        Ok(swept)
+    }
+
+    fn left_files(&self) -> Result<Vec<(PathBuf, Record)>, JournalError> {
+        let dir = journal_dir(&self.state_dir);
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&dir).map_err(at(&dir))? {
+            let path = entry.map_err(at(&dir))?.path();
+            match path.extension().and_then(|extension| extension.to_str()) {
+                Some("json") => {}
+                // Its writer died in the middle of it, and no keeper was started.
+                Some("new") => {
+                    remove(&path)?;
+                    continue;
+                }
+                _ => continue,
+            }
+            match fs::read(&path).map(|bytes| serde_json::from_slice::<Record>(&bytes)) {
+                Ok(Ok(record)) if self.is_left(&record) => found.push((path, record)),
+                Ok(Ok(_)) => {}
+                Ok(Err(_)) => {
+                    tracing::warn!(path = %path.display(), "removed from the journal: not a record");
+                    remove(&path)?;
+                }
+                Err(error) => return Err(at(&path)(error)),
+            }
+        }
+        Ok(found)
+    }
+
+    fn is_left(&self, record: &Record) -> bool {
+        record.boot_id != self.boot_id || record.broker != self.broker && !record.broker.is_alive()
+    }
+
+    async fn sweep_one(&self, record: &Record, budget: Duration) -> Sweep {
+        if record.boot_id != self.boot_id {
+            // No process outlives its boot, whatever pids the record names.
+            return Sweep::Empty { killed: 0, took: Duration::ZERO };
+        }
+        let started = Instant::now();
+        match hunt_down(budget, leftover_rounds(record)).await {
+            Outcome::Empty { killed } => Sweep::Empty { killed, took: started.elapsed() },
+            Outcome::Busy { left } => Sweep::Busy { survivors: survivors(left) },
+        }
+    }
+
+    fn forget(&self, path: &Path, record: &Record) -> Result<(), JournalError> {
+        let Record { backend, instance, generation, .. } = record;
+        if let Some(dir) = InstanceDir::find(&self.state_dir, backend, instance, *generation)
+            && let Err(error) = dir.remove()
+        {
+            // Files that stay keep nobody from starting.
+            tracing::warn!(backend, generation, %error, "instance directory of an earlier broker stays");
+        }
+        remove(path)
+    }
+}
+
+fn leftover_rounds(record: &Record) -> impl FnMut() -> std::io::Result<Round> + Send + 'static {
+    let started = Instant::now();
+    let keeper = record.keeper;
+    let known: Vec<ProcessId> = record.root.into_iter().collect();
+    let marker = Marker::of(record);
+    let spared = lineage();
+    let mut hunt = Hunt::new(move |process: &Process| {
+        let id = process.id();
+        if spared.contains(&id) {
+            Claim::Spared
+        } else if Some(id) == keeper {
+            // Its tree goes first, so that it can reap and end by itself.
+            if started.elapsed() < KEEPER_GRACE { Claim::Spared } else { Claim::Member }
+        } else if known.contains(&id) || keeper.is_some_and(|keeper| is_child(process, keeper)) || marker.is_on(process)
+        {
+            Claim::Member
+        } else {
+            Claim::AsItsParent
+        }
+    });
+    move || {
+        let mut left = hunt.round(|| {})?;
+        left.extend(keeper.and_then(|keeper| Process::read(keeper.pid).filter(|now| now.id() == keeper)));
+        // A zombie is dead; reaping it is its parent's business, which is not us.
+        left.retain(|process| process.id().is_alive());
+        Ok(Round { left, killed: hunt.killed() })
+    }
+}
+
+fn is_child(process: &Process, keeper: ProcessId) -> bool {
+    process.ppid == keeper.pid && ProcessId::of(keeper.pid) == Some(keeper)
+}
+
+/// This process and its ancestors: a broker may well be started from inside a server of the one before.
+fn lineage() -> BTreeSet<ProcessId> {
+    let mut lineage = BTreeSet::new();
+    let mut next = Process::read(std::process::id());
+    while let Some(process) = next.filter(|process| lineage.insert(process.id())) {
+        next = Process::read(process.ppid);
+    }
+    lineage
+}
+
+/// The two environment variables that every server gets.
+struct Marker([Vec<u8>; 2]);
+
+impl Marker {
+    fn of(record: &Record) -> Self {
+        let instance = format!("LAZY_MCP_INSTANCE_ID={}", record.instance);
+        let generation = format!("LAZY_MCP_GENERATION={}", record.generation);
+        Self([instance.into_bytes(), generation.into_bytes()])
+    }
+
+    /// Whether the process was executed with both. Not readable (somebody else's, or gone): no.
+    fn is_on(&self, process: &Process) -> bool {
+        let mut environ = Vec::new();
+        let read = File::open(format!("/proc/{}/environ", process.pid))
+            .and_then(|file| file.take(ENVIRON_BYTES_MAX).read_to_end(&mut environ));
+        let has = |pair: &Vec<u8>| environ.split(|byte| *byte == 0).any(|entry| entry == pair);
+        read.is_ok() && self.0.iter().all(has)
+    }
+}

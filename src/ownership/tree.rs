@@ -1,0 +1,184 @@
+//! The broker's side of a keeper: starting a server in a tree, the handle on that tree, and its end.
+//!
+//! One task a tree (on the caller's `TaskTracker`) owns the control socket and the keeper itself. It ends when the tree
+//! is proved empty and the keeper is reaped, so a tracker that is empty means that no tree is left.
+//! Dropping every [`Tree`] closes the control socket: the keeper then sweeps by itself.
+
+mod attendant;
+mod link;
+mod start;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::net::unix::pipe;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::process_table::ProcessId;
+use super::wire::{Exit, SpawnFailure, Survivor};
+
+pub use start::start;
+
+/// Handle on all processes of one generation. Clones mean the same tree.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    keeper: ProcessId,
+    root: ProcessId,
+    orders: mpsc::Sender<Order>,
+    known: watch::Receiver<Known>,
+}
+
+/// What the task has learnt of its tree.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    root_exit: Option<RootExit>,
+    is_proved_empty: bool,
+}
+
+/// What a [`Tree`] asks of its task.
+#[derive(Debug)]
+enum Order {
+    Terminate,
+    Sweep { budget: Duration, answer: oneshot::Sender<Sweep> },
+}
+
+/// How the root ended. It says nothing of the rest of the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RootExit {
+    Code(i32),
+    Signal(i32),
+    /// The keeper is gone, and the kernel has killed the root with it; a sweep finds what is left.
+    KeeperLost,
+}
+
+impl From<Exit> for RootExit {
+    fn from(exit: Exit) -> Self {
+        match exit {
+            Exit::Code(code) => Self::Code(code),
+            Exit::Signal(signal) => Self::Signal(signal),
+        }
+    }
+}
+
+/// What a sweep came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sweep {
+    /// Proved: no process of the tree exists, the keeper included.
+    Empty {
+        /// Processes that had to be killed; 0 after an orderly end.
+        killed: usize,
+        /// From the order to the proof, as the prover measured it.
+        took: Duration,
+    },
+    /// Not proved within the budget. The tree stays, and may be swept again.
+    Busy {
+        /// At most 32 of them; none when not even the process table could be read.
+        survivors: Vec<Survivor>,
+    },
+}
+
+impl Tree {
+    pub fn keeper(&self) -> ProcessId {
+        self.keeper
+    }
+
+    pub fn root(&self) -> ProcessId {
+        self.root
+    }
+
+    /// Sends SIGTERM to every process of the tree that is still in the root's session; returns at once.
+    pub fn terminate(&self) {
+        // Full: a stop is under way already. Closed: the tree is empty.
+        let _ = self.orders.try_send(Order::Terminate);
+    }
+
+    /// Kills whatever is left of the tree and waits for the proof. On a tree proved empty before it answers `Empty` again.
+    ///
+    /// `budget` bounds the killing; the answer may come up to 3 s later when the keeper is lost or hangs meanwhile.
+    /// Cancelled, the sweep goes on without an answer.
+    pub async fn sweep(&self, budget: Duration) -> Sweep {
+        let (answer, answered) = oneshot::channel();
+        // Failed: the task has ended, which `answered` tells as well.
+        let _ = self.orders.send(Order::Sweep { budget, answer }).await;
+        match answered.await {
+            Ok(sweep) => sweep,
+            Err(_) if self.known.borrow().is_proved_empty => Sweep::Empty { killed: 0, took: Duration::ZERO },
+            Err(_) => Sweep::Busy { survivors: Vec::new() },
+        }
+    }
+
+    /// Resolves when the root has ended, as often as asked. Cancelling loses nothing.
+    pub async fn root_exit(&self) -> RootExit {
+        let mut known = self.known.clone();
+        let known = known.wait_for(|known| known.root_exit.is_some()).await;
+        known.ok().and_then(|known| known.root_exit).unwrap_or(RootExit::KeeperLost)
+    }
+}
+
+/// A server that runs.
+#[derive(Debug)]
+pub struct Started {
+    pub tree: Tree,
+    pub pipes: Pipes,
+}
+
+/// Our ends of the server's stdio; not blocking. Dropping `stdin` is the polite request to end.
+#[derive(Debug)]
+pub struct Pipes {
+    pub stdin: pipe::Sender,
+    pub stdout: pipe::Receiver,
+    pub stderr: pipe::Receiver,
+}
+
+/// Which binary is executed as the keeper.
+#[derive(Clone, Debug)]
+pub struct KeeperProgram(PathBuf);
+
+impl KeeperProgram {
+    /// This very binary, also after its file was replaced by an upgrade: the link means the open file (proc(5)).
+    pub fn own() -> Self {
+        Self(PathBuf::from("/proc/self/exe"))
+    }
+
+    /// For callers that are not `lazy-mcp` themselves: tests.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+/// Why no server runs. Nothing of it is left when the error is returned.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("make the pipes of the server: {0}")]
+    Pipes(#[source] io::Error),
+    #[error("start the keeper `{program}`: {source}")]
+    Keeper { program: PathBuf, source: io::Error },
+    #[error("start the keeper: it ended before it had executed `{program}`; look for a memory or process limit")]
+    KeeperLost { program: PathBuf },
+    #[error("execute `{program}`: arguments and environment are larger than the system takes; shorten them")]
+    TooLarge { program: PathBuf },
+    #[error("execute `{program}`: {}", explain(*failure, message, cwd))]
+    Spawn { program: PathBuf, cwd: PathBuf, failure: SpawnFailure, message: String },
+}
+
+fn explain(failure: SpawnFailure, message: &str, cwd: &Path) -> String {
+    match failure {
+        SpawnFailure::NotFound => format!("{message}; install it or correct `command`"),
+        SpawnFailure::InterpreterNotFound => {
+            format!("{message}: what its `#!` line or its loader names does not exist")
+        }
+        SpawnFailure::PermissionDenied => format!("{message}; is it an executable file?"),
+        SpawnFailure::ExecFormat => {
+            format!("{message}: neither a program for this machine nor a script with a `#!` line")
+        }
+        SpawnFailure::CwdMissing => format!("working directory `{}`: {message}", cwd.display()),
+        SpawnFailure::NoResources => format!("{message}; free some memory, processes or descriptors"),
+        SpawnFailure::TooLarge => format!("{message}; shorten arguments or environment"),
+        SpawnFailure::Other => message.to_owned(),
+    }
+}

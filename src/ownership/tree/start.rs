@@ -1,0 +1,72 @@
+//! From a launch to a running server: pipes, keeper, order, answer.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+
+use nix::fcntl::OFlag;
+use nix::unistd::pipe2;
+use tokio::net::unix::pipe;
+use tokio::process::Command;
+use tokio::sync::oneshot;
+use tokio_util::task::TaskTracker;
+
+use super::attendant::{Attendant, NotStarted};
+use super::link::KeeperLink;
+use super::{KeeperProgram, Pipes, StartError, Started};
+use crate::core::launch::Launch;
+use crate::ownership::children;
+use crate::ownership::server::Stdio3;
+use crate::ownership::wire;
+
+/// Starts a keeper, and through it the server.
+///
+/// It has no time limit of its own: the caller's deadline cancels it, and then the task on `tracker` sees to it that
+/// nothing is left.
+///
+/// # Errors
+/// The server does not run, and neither does its keeper.
+pub async fn start(program: &KeeperProgram, launch: &Launch, tracker: &TaskTracker) -> Result<Started, StartError> {
+    let (pipes, stdio) = pipes().map_err(StartError::Pipes)?;
+    let order = wire::Order::Start { launch: launch.clone() };
+    let order = wire::encode(&order).ok_or_else(|| StartError::TooLarge { program: launch.program.clone() })?;
+    let attendant =
+        keeper(program).map_err(|source| StartError::Keeper { program: program.path().to_owned(), source })?;
+    let (answer, answered) = oneshot::channel();
+    tracker.spawn(attendant.attend(order, stdio, answer));
+    match answered.await.unwrap_or(Err(NotStarted::KeeperLost)) {
+        Ok(tree) => Ok(Started { tree, pipes }),
+        Err(NotStarted::KeeperLost) => Err(StartError::KeeperLost { program: launch.program.clone() }),
+        Err(NotStarted::Refused { failure, message }) => {
+            Err(StartError::Spawn { program: launch.program.clone(), cwd: launch.cwd.clone(), failure, message })
+        }
+    }
+}
+
+/// Both ends of the server's stdio: ours do not block, the server's do, none outlives an exec by accident.
+fn pipes() -> io::Result<(Pipes, Stdio3)> {
+    let (stdin, our_stdin) = pipe2(OFlag::O_CLOEXEC)?;
+    let (our_stdout, stdout) = pipe2(OFlag::O_CLOEXEC)?;
+    let (our_stderr, stderr) = pipe2(OFlag::O_CLOEXEC)?;
+    let pipes = Pipes {
+        stdin: pipe::Sender::from_owned_fd(our_stdin)?,
+        stdout: pipe::Receiver::from_owned_fd(our_stdout)?,
+        stderr: pipe::Receiver::from_owned_fd(our_stderr)?,
+    };
+    Ok((pipes, Stdio3 { stdin, stdout, stderr }))
+}
+
+/// A keeper that waits for its orders. Nothing that happens before exec needs code of ours, so std can use
+/// posix_spawn(3), which does not copy this process's page tables.
+fn keeper(program: &KeeperProgram) -> io::Result<Attendant> {
+    // Without it a killed keeper would lose its tree to init.
+    children::become_subreaper()?;
+    let (ours, theirs) = UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    let link = KeeperLink::new(tokio::net::UnixStream::from_std(ours)?);
+    let mut command = Command::new(program.path());
+    command.arg0("lazy-mcp").arg("keeper").env_clear();
+    command.stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
+    // Our copy of its end goes with the command: the keeper's death must be an end of file here.
+    Ok(Attendant::new(children::spawn(&mut command)?, link))
+}

@@ -1,0 +1,102 @@
+//! Replacements in a text, made while it is read and carried out at the end.
+
+use std::ops::Range;
+
+#[derive(Debug, Default)]
+pub(super) struct Edits(Vec<Edit>);
+
+#[derive(Debug)]
+struct Edit {
+    span: Range<usize>,
+    with: String,
+}
+
+/// Two replacements wanted overlapping parts of the text.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Overlap;
+
+impl Edits {
+    pub fn replace(&mut self, span: Range<usize>, with: impl Into<String>) {
+        self.0.push(Edit { span, with: with.into() });
+    }
+
+    /// Replaces `span` as a whole: what was wanted inside it no longer counts.
+    pub fn replace_whole(&mut self, span: Range<usize>, with: impl Into<String>) {
+        self.0.retain(|edit| edit.span.end <= span.start || edit.span.start >= span.end);
+        self.replace(span, with);
+    }
+
+    pub fn append(&mut self, mut other: Self) {
+        self.0.append(&mut other.0);
+    }
+
+    /// `text` with all replacements, the rest byte for byte; `None` if nothing changes.
+    pub fn apply(mut self, text: &str) -> Result<Option<String>, Overlap> {
+        self.0.retain(|edit| text.get(edit.span.clone()) != Some(&*edit.with));
+        self.0.sort_by_key(|edit| (edit.span.start, edit.span.end));
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let growth: usize = self.0.iter().map(|edit| edit.with.len()).sum();
+        let mut out = String::with_capacity(text.len() + growth);
+        let mut copied = 0;
+        for edit in &self.0 {
+            out.push_str(text.get(copied..edit.span.start).ok_or(Overlap)?);
+            out.push_str(&edit.with);
+            copied = edit.span.end;
+        }
+        out.push_str(text.get(copied..).ok_or(Overlap)?);
+        Ok(Some(out))
+    }
+
+    /// Like [`Self::apply`] for running text, where overlapping replacements become one: the first one's words stand
+    /// for all that any of them covers.
+    pub fn apply_merged(mut self, text: &str) -> Option<String> {
+        self.0.sort_by_key(|edit| (edit.span.start, edit.span.end));
+        let mut merged: Vec<Edit> = Vec::with_capacity(self.0.len());
+        for edit in self.0 {
+            match merged.last_mut() {
+                Some(last) if edit.span.start < last.span.end => last.span.end = last.span.end.max(edit.span.end),
+                _ => merged.push(edit),
+            }
+        }
+        Self(merged).apply(text).ok().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replaces_in_place_whatever_the_order_of_wishes() {
+        let mut edits = Edits::default();
+        edits.replace(6..7, "X");
+        edits.replace(0..1, "");
+        edits.replace(3..3, "+");
+        assert_eq!(edits.apply("abcdefg"), Ok(Some("bc+defX".to_owned())));
+        assert_eq!(Edits::default().apply("abc"), Ok(None));
+    }
+
+    #[test]
+    fn a_replacement_by_the_same_is_none() {
+        let mut edits = Edits::default();
+        edits.replace(1..2, "b");
+        assert_eq!(edits.apply("abc"), Ok(None));
+    }
+
+    #[test]
+    fn overlaps_are_refused_or_merged() {
+        let overlapping = || {
+            let mut edits = Edits::default();
+            edits.replace(1..3, "X");
+            edits.replace(2..5, "Y");
+            edits
+        };
+        assert_eq!(overlapping().apply("abcdefg"), Err(Overlap));
+        assert_eq!(overlapping().apply_merged("abcdefg").unwrap(), "aXfg");
+        let mut whole = overlapping();
+        whole.replace_whole(0..6, "Z");
+        assert_eq!(whole.apply("abcdefg").unwrap().unwrap(), "Zg");
+    }
+}

@@ -1,0 +1,248 @@
+//! Loads a policy file: read once, hash those bytes, run those bytes, freeze the answer.
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use mlua::chunk::ChunkMode;
+use mlua::{AppDataRefMut, Lua, Value};
+
+use super::constructors::{self, Built};
+use super::fields;
+use super::frozen::Policy;
+use super::sandbox::{self, Watch, error_at_caller};
+use super::source::Source;
+use crate::core::diagnostic::{Diagnostic, Diagnostics};
+use crate::core::digest::Digest;
+
+/// Behind the count of steps, for the work that steps do not count. A load takes about one millisecond of processor
+/// time; but a busy machine was seen to stretch it sixtyfold, and no call waits for it, so the bound is generous.
+const WATCHDOG: Duration = Duration::from_secs(2);
+
+/// How long a machine that was told to stop may take to the next step, where it notices.
+const STOP_GRACE: Duration = Duration::from_secs(1);
+
+/// Compiling is not counted in steps, so sources have bounds of their own.
+const FILE_MAX_BYTES: u64 = 256 << 10;
+const FILES_MAX: usize = 32;
+
+/// The parser of Luau recurses up to 1,000 levels deep, more than the usual 2 MiB hold in a build without optimization.
+const STACK_BYTES: usize = 16 << 20;
+
+/// Loads the policy at `path` with its imports. All faults that can be found at once are reported together, with file
+/// and line.
+///
+/// The file runs with a bound on steps, memory and time, on a thread of its own: one that does not come back is
+/// abandoned and reported, and nothing else suffers. Blocks for a millisecond as a rule, for three seconds at most.
+pub fn load(path: &Path) -> Result<Policy, Diagnostics> {
+    let watch = Watch::default();
+    let (answer, answered) = mpsc::sync_channel(1);
+    let worker = {
+        let (path, watch) = (path.to_owned(), watch.clone());
+        move || {
+            // Nobody waits any more after the watchdog gave up; then there is nobody to tell.
+            let _ = answer.send(run(&path, &watch));
+        }
+    };
+    let fault = |message: String| Diagnostics::from(Diagnostic::new(path, None, message));
+    let spawned = thread::Builder::new().name("policy-load".to_owned()).stack_size(STACK_BYTES).spawn(worker);
+    spawned.map_err(|error| fault(format!("no thread to run the policy on: {error}")))?;
+    let outcome = answered.recv_timeout(WATCHDOG).or_else(|_| {
+        watch.stop();
+        answered.recv_timeout(STOP_GRACE)
+    });
+    outcome.unwrap_or_else(|_| Err(fault(format!("policy did not end within {} s", WATCHDOG.as_secs()))))
+}
+
+/// The state of one load, kept in the machine for the constructors.
+pub(super) struct Loading {
+    /// Imports must be inside, with all symbolic links followed.
+    directory: PathBuf,
+    files: Vec<LoadedFile>,
+    pub faults: Diagnostics,
+}
+
+struct LoadedFile {
+    /// Relative to the directory of the policy, with `/`.
+    name: String,
+    digest: Digest,
+    source: Arc<Source>,
+    /// What the file returned; nothing while it runs.
+    value: Option<Value>,
+}
+
+impl Loading {
+    pub fn of(lua: &Lua) -> AppDataRefMut<'_, Self> {
+        lua.app_data_mut().expect("it is set before anything runs, and borrowed by one Rust function at a time")
+    }
+
+    /// The source behind the name of a chunk.
+    pub fn source(&self, chunk: &str) -> Option<Arc<Source>> {
+        self.files.get(index_of_chunk(chunk)?).map(|file| file.source.clone())
+    }
+}
+
+/// Chunks have short names of our own: Luau would cut a long path, and a path may hold what looks like a line number.
+fn chunk_name(index: usize) -> String {
+    format!("=policy#{index}")
+}
+
+fn index_of_chunk(chunk: &str) -> Option<usize> {
+    chunk.strip_prefix("policy#")?.parse().ok()
+}
+
+fn run(path: &Path, watch: &Watch) -> Result<Policy, Diagnostics> {
+    let fault = |message: String| Diagnostics::from(Diagnostic::new(path, None, message));
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let bytes = read(path).map_err(fault)?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = parent.canonicalize().map_err(|error| fault(format!("cannot resolve its directory: {error}")))?;
+    let lua = sandbox::machine(watch, constructors::install).map_err(|error| fault(format!("no Lua: {error}")))?;
+    lua.set_app_data(Loading { directory, files: Vec::new(), faults: Diagnostics::default() });
+    let outcome = run_file(&lua, path, name, &bytes);
+    let mut loading = lua.remove_app_data::<Loading>().expect("set above");
+    let backend = match outcome.map(|value| Built::of(&value)) {
+        Ok(Some(Built::Backend(backend))) => Some(backend),
+        Ok(Some(Built::Faulty)) if !loading.faults.is_empty() => None,
+        Ok(_) => {
+            loading.faults.push(Diagnostic::new(path, None, "policy must end with 'return broker.backend { … }'"));
+            None
+        }
+        Err(error) => {
+            loading.faults.push(loading.diagnose(path, &error));
+            None
+        }
+    };
+    match backend.filter(|_| loading.faults.is_empty()) {
+        Some(backend) => Ok(freeze(path, &loading, *backend)),
+        None => Err(sorted(&loading.faults)),
+    }
+}
+
+/// Reads a regular file of bounded size. The error continues "path: …".
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    let cannot = |error: std::io::Error| format!("cannot read the policy: {error}");
+    // Looked at before it is opened: opening a pipe would wait for its writer.
+    let metadata = fs::metadata(path).map_err(cannot)?;
+    if !metadata.is_file() {
+        return Err("is not a regular file".to_owned());
+    }
+    if metadata.len() > FILE_MAX_BYTES {
+        return Err(format!("is larger than {FILE_MAX_BYTES} bytes"));
+    }
+    fs::read(path).map_err(cannot)
+}
+
+fn run_file(lua: &Lua, path: &Path, name: String, bytes: &[u8]) -> mlua::Result<Value> {
+    let index = {
+        let mut loading = Loading::of(lua);
+        let source = Arc::new(Source::new(path.to_owned(), &String::from_utf8_lossy(bytes)));
+        loading.files.push(LoadedFile { name, digest: Digest::of(bytes), source, value: None });
+        loading.files.len() - 1
+    };
+    let value: Value = lua.load(bytes).set_name(chunk_name(index)).set_mode(ChunkMode::Text).eval()?;
+    Loading::of(lua).files[index].value = Some(value.clone());
+    Ok(value)
+}
+
+/// `broker.import("lib/hosts")`: runs the file below the policy's directory, once, and yields what it returns.
+pub(super) fn import(lua: &Lua, name: Value) -> mlua::Result<Value> {
+    let name = fields::text(&name)
+        .ok_or_else(|| error_at_caller(lua, format_args!("broker.import takes a name, got {}", fields::kind(&name))))?;
+    let file = format!("{name}.lua");
+    let known = Loading::of(lua).files.iter().position(|loaded| loaded.name == file);
+    if let Some(known) = known {
+        return Loading::of(lua).files[known]
+            .value
+            .clone()
+            .ok_or_else(|| error_at_caller(lua, format_args!("import \"{name}\" goes round in a circle")));
+    }
+    let refuse = |message: String| error_at_caller(lua, format_args!("cannot import \"{name}\": {message}"));
+    if Loading::of(lua).files.len() >= FILES_MAX {
+        return Err(refuse(format!("a policy has at most {FILES_MAX} files")));
+    }
+    let (path, bytes) = Loading::of(lua).find(&file).map_err(refuse)?;
+    run_file(lua, &path, file, &bytes)
+}
+
+impl Loading {
+    fn find(&self, file: &str) -> Result<(PathBuf, Vec<u8>), String> {
+        let relative = Path::new(file);
+        let is_plain = relative.components().all(|part| matches!(part, Component::Normal(_)));
+        if !is_plain || file.contains(['\\', '\0']) || file.contains("./") || file == ".lua" {
+            return Err("the name must be a plain path below the policy's directory".to_owned());
+        }
+        let real = self.directory.join(relative).canonicalize().map_err(|error| error.to_string())?;
+        if !real.starts_with(&self.directory) {
+            return Err("a symbolic link leads out of the policy's directory".to_owned());
+        }
+        let shown = self.files[0].source.path.with_file_name("").join(relative);
+        read(&real).map(|bytes| (shown, bytes))
+    }
+
+    /// An error of Lua as a place and a sentence.
+    fn diagnose(&self, path: &Path, error: &mlua::Error) -> Diagnostic {
+        let text = message_of(error);
+        let (text, trace) = text.split_once("\nstack traceback:").unwrap_or((&text, ""));
+        let (place, message) = match self.place_at_start(text) {
+            Some((place, rest)) => (Some(place), rest.trim_start_matches([':', ' '])),
+            // Errors of library functions have no place of their own; who called them is in the trace.
+            None => {
+                (trace.lines().find_map(|line| self.place_at_start(line.trim_start())).map(|(place, _)| place), text)
+            }
+        };
+        // The address would be different each time.
+        let is_address = ["table: 0x", "function: 0x", "userdata: 0x"].iter().any(|start| message.starts_with(start));
+        let message = if is_address { "policy raised an error that is no text" } else { message.trim() };
+        match place {
+            Some((file, line)) => Diagnostic::new(&file.source.path, Some(line), message),
+            None => Diagnostic::new(path, None, message),
+        }
+    }
+
+    /// The file and line that a text starts with, and what follows them.
+    fn place_at_start<'a>(&self, text: &'a str) -> Option<((&LoadedFile, usize), &'a str)> {
+        let (index, rest) = text.strip_prefix("policy#")?.split_once(':')?;
+        let (line, rest) = rest.split_once(':')?;
+        Some(((self.files.get(index.parse::<usize>().ok()?)?, line.parse().ok()?), rest))
+    }
+}
+
+fn message_of(error: &mlua::Error) -> String {
+    match error {
+        mlua::Error::CallbackError { cause, traceback } => format!("{}\n{traceback}", message_of(cause)),
+        mlua::Error::SyntaxError { message, .. } | mlua::Error::RuntimeError(message) => message.clone(),
+        mlua::Error::MemoryError(_) => "policy used more than its 8 MiB of memory".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+fn freeze(path: &Path, loading: &Loading, backend: super::backend::Backend) -> Policy {
+    let lines: String = loading.files.iter().map(|file| format!("{} {}\n", file.name, file.digest)).collect();
+    let for_all = backend.results.iter().filter(|result| result.tools.is_none());
+    Policy {
+        path: path.to_owned(),
+        digest: Digest::of(lines.as_bytes()),
+        files: loading.files.iter().map(|file| (file.source.path.clone(), file.digest)).collect(),
+        scope: backend.scope,
+        idle_timeout: backend.idle_timeout,
+        queue: backend.queue,
+        max_concurrency: backend.max_concurrency,
+        on_cancel: backend.on_cancel,
+        drift: backend.drift,
+        results_for_all: for_all.map(|result| result.rule.clone()).collect(),
+        tools: backend.tools,
+        results: backend.results,
+    }
+}
+
+/// In the order of the files and their lines; the constructors report from the inside out.
+fn sorted(faults: &Diagnostics) -> Diagnostics {
+    let mut all: Vec<Diagnostic> = faults.iter().cloned().collect();
+    all.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line)));
+    let mut sorted = Diagnostics::default();
+    all.into_iter().for_each(|fault| sorted.push(fault));
+    sorted
+}

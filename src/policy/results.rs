@@ -1,0 +1,67 @@
+//! Rules over what a server sends: redaction, rewriting and limits, compiled at load and run over the raw JSON.
+//!
+//! A payload is read once, from front to back; nothing is built until a rule changes something, and then only the
+//! strings and values that it changes are written anew. Every occurrence of a duplicate key counts, escapes are decoded
+//! before anything is compared, and a payload that is not JSON is a [`RuleFailure`], never an answer.
+//!
+//! - `walk.rs` reads a payload and knows which parts of a result have a meaning of their own.
+//! - `rules.rs` is what the policy asked for.
+//! - `text.rs` changes one decoded text; `headers.rs` finds header lines in it, `inner.rs` JSON inside it.
+
+mod headers;
+mod inner;
+mod rules;
+mod text;
+mod walk;
+
+use std::sync::Arc;
+
+pub(super) use self::headers::HeaderRule;
+use self::rules::RuleSet;
+pub(super) use self::rules::{ContentTypes, KeyRule, LimitRule, Otherwise, PatternRule, Rule, UriRule};
+
+/// The rules for payloads of one kind of origin. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct ResultRules(Arc<RuleSet>);
+
+/// Where in a message a payload comes from: what its members mean depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PayloadKind {
+    /// The `result` of a response: of a tool, a resource, a prompt.
+    Result,
+    /// The `error` object of a response. All its strings are text.
+    Error,
+    /// The `params` of a notification or request from the server.
+    Params,
+}
+
+/// The rules could not be carried out. The payload must not be passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RuleFailure {
+    #[error("the payload is not JSON at byte {at}")]
+    NotJson { at: usize },
+    #[error("the payload nests deeper than {} levels at byte {at}", super::json::DEPTH_MAX)]
+    TooDeep { at: usize },
+    #[error("two rules want to change the same part of the payload in different ways")]
+    Conflict,
+}
+
+impl ResultRules {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// `Some` is the payload as the rules leave it, only if they changed something. What they did not touch is byte for
+    /// byte the same; a string that they touched is written anew as a whole.
+    ///
+    /// On an error the caller withholds the payload (invariant 11).
+    pub fn apply(&self, payload: &str, kind: PayloadKind) -> Result<Option<String>, RuleFailure> {
+        if self.is_empty() { Ok(None) } else { walk::rewrite(&self.0, payload, kind) }
+    }
+}
+
+impl FromIterator<Rule> for ResultRules {
+    fn from_iter<I: IntoIterator<Item = Rule>>(rules: I) -> Self {
+        Self(Arc::new(rules.into_iter().collect()))
+    }
+}

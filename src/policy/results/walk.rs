@@ -1,0 +1,323 @@
+//! One pass over a payload: finds what the rules look at and collects the replacements.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::rules::{ContentTypes, KeyRule, RuleSet, UriVerdict};
+use super::{PayloadKind, RuleFailure, inner, text};
+use crate::policy::edits::Edits;
+use crate::policy::json::{self, Cursor, Malformed};
+
+/// Stands in for an item that a rule drops from a place where something must stand.
+const DROPPED_ITEM: &str = r#"{"type":"text","text":"[removed by policy]"}"#;
+
+pub(super) fn rewrite(rules: &RuleSet, payload: &str, kind: PayloadKind) -> Result<Option<String>, RuleFailure> {
+    let area = match kind {
+        PayloadKind::Result | PayloadKind::Params => Area::Protocol,
+        PayloadKind::Error => Area::Data,
+    };
+    let mut walk = Walk::new(rules, Cursor::new(payload, 0), 0);
+    walk.whole_value(area)?;
+    if !walk.json.is_at_end() {
+        return Err(RuleFailure::NotJson { at: walk.json.at });
+    }
+    walk.edits.apply(payload).map_err(|_| RuleFailure::Conflict)
+}
+
+impl From<Malformed> for RuleFailure {
+    fn from(Malformed { at, too_deep }: Malformed) -> Self {
+        if too_deep { Self::TooDeep { at } } else { Self::NotJson { at } }
+    }
+}
+
+/// Whose members are being read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Area {
+    /// Members that the protocol defines: `type` names a kind of item, the `data` of an image is not text.
+    Protocol,
+    /// What the server made up, such as `structuredContent`: every string is text.
+    Data,
+}
+
+pub(super) struct Walk<'a> {
+    rules: &'a RuleSet,
+    pub json: Cursor<'a>,
+    pub edits: Edits,
+    /// Members of the open objects that wait for a later member to say what they are.
+    deferred: Vec<Deferred>,
+    /// 0 in the payload itself; how many texts the JSON stands in, otherwise.
+    inside_texts: usize,
+}
+
+enum Deferred {
+    /// The `value` of what may be a name and value pair.
+    Value(Range<usize>),
+    /// A `data` string, which is text unless the item is an image or sound. Without quotes.
+    Data(Range<usize>),
+    /// A `uri` string of this object. Without quotes.
+    Uri(Range<usize>),
+    /// A `uri` string of this object's `resource`. Without quotes.
+    ResourceUri(Range<usize>),
+}
+
+/// What is known about an open object.
+#[derive(Default)]
+struct Seen<'a> {
+    /// The rule for the key that a `name` member spells.
+    named: Option<&'a KeyRule>,
+    types: ContentTypes,
+    is_media: bool,
+    is_other: bool,
+}
+
+/// Whether a rule wants the value just read to be dropped; its container decides how.
+#[derive(PartialEq, Eq)]
+enum Fate {
+    Stays,
+    Dropped,
+}
+
+impl<'a> Walk<'a> {
+    fn new(rules: &'a RuleSet, json: Cursor<'a>, inside_texts: usize) -> Self {
+        Self { rules, json, edits: Edits::default(), deferred: Vec::new(), inside_texts }
+    }
+
+    /// Reads a value that starts in the middle of a text. What was found before a fault stays in `edits`.
+    pub fn inside_text(
+        rules: &'a RuleSet,
+        text: &'a str,
+        at: usize,
+        inside_texts: usize,
+    ) -> (Self, Result<(), Malformed>) {
+        let mut walk = Self::new(rules, Cursor::new(text, at), inside_texts);
+        let outcome = walk.whole_value(Area::Data);
+        (walk, outcome)
+    }
+
+    fn whole_value(&mut self, area: Area) -> Result<(), Malformed> {
+        let start = self.json.at;
+        if self.value(area)? == Fate::Dropped {
+            self.edits.replace_whole(start..self.json.end_before_space(), DROPPED_ITEM);
+        }
+        Ok(())
+    }
+
+    fn value(&mut self, area: Area) -> Result<Fate, Malformed> {
+        match self.json.peek() {
+            Some(b'{') => return self.object(area, false),
+            Some(b'[') => self.array(area)?,
+            Some(b'"') => {
+                let span = self.json.string()?;
+                self.text(span, text::Place::Anywhere)?;
+            }
+            _ => {
+                self.json.scalar()?;
+            }
+        }
+        Ok(Fate::Stays)
+    }
+
+    fn array(&mut self, area: Area) -> Result<(), Malformed> {
+        let mut more = self.json.open(b'[', b']')?;
+        let mut is_any_kept = false;
+        let mut previous_end = self.json.at;
+        while more {
+            let start = self.json.at;
+            let fate = self.value(area)?;
+            let end = self.json.end_before_space();
+            more = self.json.next(b']')?;
+            // A dropped item takes one comma with it: the one before it, or the one after it while nothing is kept yet.
+            match fate {
+                Fate::Stays => is_any_kept = true,
+                Fate::Dropped if is_any_kept => self.edits.replace_whole(previous_end..end, ""),
+                Fate::Dropped if more => self.edits.replace_whole(start..self.json.at, ""),
+                Fate::Dropped => self.edits.replace_whole(start..end, ""),
+            }
+            previous_end = end;
+        }
+        Ok(())
+    }
+
+    /// `lends_uris`: the object is the `resource` of another, whose `type` decides about its URIs.
+    fn object(&mut self, area: Area, lends_uris: bool) -> Result<Fate, Malformed> {
+        let deferred_before = self.deferred.len();
+        let mut seen = Seen::default();
+        let outcome = self.members(area, &mut seen);
+        // After a fault too: of a text that breaks off, what was seen is redacted all the same.
+        let fate = self.settle(deferred_before, &seen, lends_uris)?;
+        outcome.map(|()| fate)
+    }
+
+    fn members(&mut self, area: Area, seen: &mut Seen<'a>) -> Result<(), Malformed> {
+        let mut more = self.json.open(b'{', b'}')?;
+        while more {
+            let span = self.json.string()?;
+            let key = self.decode(span)?;
+            self.json.expect(b':')?;
+            match self.rules.key_rule(&key, self.inside_texts > 0) {
+                Some(rule) => self.redact_value(rule)?,
+                None => self.member(area, &key, seen)?,
+            }
+            more = self.json.next(b'}')?;
+        }
+        Ok(())
+    }
+
+    /// `true`, `false` and `null` tell nothing and stay.
+    fn redact_value(&mut self, rule: &KeyRule) -> Result<(), Malformed> {
+        let start = self.json.at;
+        let Ok(span) = self.json.value() else {
+            // Only JSON in a text may break off; there the rest of it goes.
+            self.edits.replace(start..self.json.text().len(), rule.replacement.as_str());
+            return Err(Malformed { at: self.json.text().len(), too_deep: false });
+        };
+        if !matches!(&self.json.text()[span.clone()], "true" | "false" | "null") {
+            self.edits.replace(span, rule.replacement.as_str());
+        }
+        Ok(())
+    }
+
+    fn member(&mut self, area: Area, key: &str, seen: &mut Seen<'a>) -> Result<(), Malformed> {
+        if !self.rules.keys.is_empty() {
+            if key.eq_ignore_ascii_case("name") && self.json.peek() == Some(b'"') {
+                let name = self.json.clone().string()?;
+                let name = self.decode(name)?;
+                seen.named = seen.named.or(self.rules.key_rule(&name, self.inside_texts > 0).map(|rule| &**rule));
+            } else if key.eq_ignore_ascii_case("value") {
+                return self.deferred_value(area);
+            }
+        }
+        match area {
+            Area::Protocol => self.protocol_member(key, seen),
+            Area::Data => self.whole_value(area),
+        }
+    }
+
+    fn deferred_value(&mut self, area: Area) -> Result<(), Malformed> {
+        let start = self.json.at;
+        let place = self.deferred.len();
+        // Until its end is known it reaches to the end, so that a fault inside it cannot save it from redaction.
+        self.deferred.push(Deferred::Value(start..self.json.text().len()));
+        self.whole_value(area)?;
+        self.deferred[place] = Deferred::Value(start..self.json.end_before_space());
+        Ok(())
+    }
+
+    fn protocol_member(&mut self, key: &str, seen: &mut Seen<'a>) -> Result<(), Malformed> {
+        let is_string = self.json.peek() == Some(b'"');
+        match key {
+            "type" if is_string => {
+                let span = self.json.string()?;
+                seen.note_type(&self.decode(span)?);
+            }
+            // Words of the protocol, tokens that are sent back to the server, and bytes in base64: never text.
+            "mimeType" | "role" | "level" | "method" | "resultType" | "progressToken" | "requestId" | "taskId"
+            | "nextCursor" | "blob"
+                if is_string =>
+            {
+                self.json.string()?;
+            }
+            "data" if is_string => {
+                let span = self.json.string()?;
+                self.deferred.push(Deferred::Data(span));
+            }
+            "uri" if is_string => {
+                let span = self.json.string()?;
+                self.deferred.push(Deferred::Uri(span));
+            }
+            "text" if is_string => {
+                let span = self.json.string()?;
+                self.text(span, text::Place::Item)?;
+            }
+            "resource" if self.json.peek() == Some(b'{') => {
+                self.object(Area::Protocol, true)?;
+            }
+            "data" | "structuredContent" | "_meta" | "arguments" | "requestedSchema" => self.whole_value(Area::Data)?,
+            _ => self.whole_value(Area::Protocol)?,
+        }
+        Ok(())
+    }
+
+    /// Decides about the members of a closed object that had to wait.
+    fn settle(&mut self, deferred_before: usize, seen: &Seen<'a>, lends_uris: bool) -> Result<Fate, Malformed> {
+        let mut fate = Fate::Stays;
+        if self.deferred.len() == deferred_before {
+            return Ok(fate);
+        }
+        for deferred in self.deferred.split_off(deferred_before) {
+            match deferred {
+                Deferred::Value(span) => {
+                    if let Some(rule) = seen
+                        .named
+                        .filter(|_| !matches!(self.json.text().get(span.clone()), Some("true" | "false" | "null")))
+                    {
+                        self.edits.replace_whole(span, rule.replacement.as_str());
+                    }
+                }
+                Deferred::Data(span) => {
+                    if !seen.is_media || seen.is_other {
+                        self.text(span, text::Place::Anywhere)?;
+                    }
+                }
+                Deferred::Uri(span) if lends_uris => self.deferred.push(Deferred::ResourceUri(span)),
+                Deferred::Uri(span) => {
+                    let item = ContentTypes { resource: false, ..seen.types };
+                    self.uri(span, item, &mut fate)?;
+                }
+                Deferred::ResourceUri(span) => {
+                    let item = ContentTypes { resource_link: false, ..seen.types };
+                    self.uri(span, item, &mut fate)?;
+                }
+            }
+        }
+        Ok(fate)
+    }
+
+    fn uri(&mut self, span: Range<usize>, item: ContentTypes, fate: &mut Fate) -> Result<(), Malformed> {
+        let uri = self.decode(span.clone())?;
+        match self.rules.judge_uri(&uri, item) {
+            UriVerdict::Keep => return self.text(span, text::Place::Anywhere),
+            UriVerdict::Drop => *fate = Fate::Dropped,
+            UriVerdict::Rewrite(rewritten) => {
+                let rewritten = text::rewrite(self.rules, &rewritten, text::Place::Anywhere).unwrap_or(rewritten);
+                self.edits.replace(with_quotes(span), json::quote(&rewritten));
+            }
+        }
+        Ok(())
+    }
+
+    fn text(&mut self, span: Range<usize>, place: text::Place) -> Result<(), Malformed> {
+        if self.rules.texts.is_empty() && !self.rules.parses_json_text() {
+            return Ok(());
+        }
+        let decoded = self.decode(span.clone())?;
+        let rewritten = match self.inside_texts {
+            0 => text::rewrite(self.rules, &decoded, place),
+            depth => inner::redact(self.rules, &decoded, depth + 1),
+        };
+        if let Some(rewritten) = rewritten {
+            self.edits.replace(with_quotes(span), json::quote(&rewritten));
+        }
+        Ok(())
+    }
+
+    fn decode(&self, span: Range<usize>) -> Result<Cow<'a, str>, Malformed> {
+        json::decode(&self.json.text()[span.clone()]).ok_or(Malformed { at: span.start, too_deep: false })
+    }
+}
+
+impl Seen<'_> {
+    fn note_type(&mut self, word: &str) {
+        match word {
+            "image" | "audio" => self.is_media = true,
+            "resource_link" => self.types.resource_link = true,
+            "resource" => self.types.resource = true,
+            _ => {}
+        }
+        self.is_other |= !matches!(word, "image" | "audio");
+    }
+}
+
+fn with_quotes(span: Range<usize>) -> Range<usize> {
+    span.start - 1..span.end + 1
+}

@@ -1,0 +1,236 @@
+//! The virtual machine that a policy file runs in: what it may see, and how much it may use.
+//!
+//! The recipe was found by trying 26 ways to run away (`tests/policy.rs` holds them): an allowlist of globals, wrappers
+//! around the four library functions whose C loops neither count steps nor end in time, a memory limit, and an
+//! interrupt that counts. Luau calls the interrupt at every loop edge and call and inside its pattern matcher, so the
+//! count depends on the policy alone, never on the machine. Without `pcall` nothing can catch the end of the fuel.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use mlua::{Function, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value, VmState};
+
+use super::fields;
+
+/// Steps that one load may take: about 7 ms of processor time, 2,000 times what the shipped policies need.
+pub(super) const LOAD_STEPS_MAX: u32 = 200_000;
+
+/// Bytes that one machine may hold. An empty one holds half a mebibyte.
+const MEMORY_MAX_BYTES: usize = 8 << 20;
+
+/// Bytes of a string made by `string.rep`, which Rust allocates before the memory limit sees it.
+const REPEATED_MAX_BYTES: usize = 1 << 20;
+
+/// Elements moved by one `table.move`.
+const MOVED_MAX: f64 = 100_000.0;
+
+/// Everything that a policy sees besides `broker`. Not here on purpose: `pcall` and `xpcall` (would hide failures),
+/// `getfenv`, `setfenv`, `loadstring`, `require` (would escape), `print`, `newproxy`, `collectgarbage`, `gcinfo`.
+const GLOBALS: [&str; 23] = [
+    "_VERSION",
+    "assert",
+    "bit32",
+    "error",
+    "getmetatable",
+    "ipairs",
+    "math",
+    "next",
+    "pairs",
+    "rawequal",
+    "rawget",
+    "rawlen",
+    "rawset",
+    "select",
+    "setmetatable",
+    "string",
+    "table",
+    "tonumber",
+    "tostring",
+    "type",
+    "typeof",
+    "unpack",
+    "utf8",
+];
+
+/// How far a machine has come; shared with those who watch it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Watch {
+    is_stopped: Arc<AtomicBool>,
+}
+
+/// Where in a chunk the machine is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Position {
+    /// The name that the chunk was loaded under.
+    pub chunk: String,
+    pub line: usize,
+}
+
+impl Watch {
+    /// Ends the machine at its next step.
+    pub fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A machine with all limits in force. `broker` is installed by `install` before the libraries become read-only.
+pub(super) fn machine(watch: &Watch, install: impl FnOnce(&Lua) -> mlua::Result<()>) -> mlua::Result<Lua> {
+    let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH | StdLib::BIT | StdLib::UTF8;
+    let lua = Lua::new_with(libraries, LuaOptions::default())?;
+    keep_only_known_globals(&lua)?;
+    wrap_string_functions(&lua)?;
+    wrap_table_move(&lua)?;
+    install(&lua)?;
+    refuse_unknown_names(&lua, &lua.globals(), |_| {
+        ": policies see 'broker' and the pure functions of Lua only".to_owned()
+    })?;
+    lua.set_memory_limit(MEMORY_MAX_BYTES)?;
+    limit_steps(&lua, watch.clone());
+    lua.sandbox(true)?;
+    Ok(lua)
+}
+
+/// An error that carries the line of the caller, as errors of Lua do.
+pub(super) fn error_at_caller(lua: &Lua, message: impl std::fmt::Display) -> mlua::Error {
+    match position(lua, 1) {
+        Some(Position { chunk, line }) => mlua::Error::RuntimeError(format!("{chunk}:{line}: {message}")),
+        None => mlua::Error::RuntimeError(message.to_string()),
+    }
+}
+
+/// Where the function at `level` of the stack is (0: the one that runs); nothing for functions that are not Lua.
+pub(super) fn position(lua: &Lua, level: usize) -> Option<Position> {
+    lua.inspect_stack(level, |frame| {
+        let chunk = frame.source().short_src?.into_owned();
+        Some(Position { chunk, line: frame.current_line()? })
+    })?
+}
+
+fn keep_only_known_globals(lua: &Lua) -> mlua::Result<()> {
+    let globals = lua.globals();
+    let names: Vec<Value> =
+        globals.pairs::<Value, Value>().map(|pair| pair.map(|(name, _)| name)).collect::<Result<_, _>>()?;
+    for name in names {
+        if !name.as_string().is_some_and(|name| GLOBALS.iter().any(|known| name == known)) {
+            globals.raw_set(name, Value::Nil)?;
+        }
+    }
+    // No randomness: the same file means the same policy.
+    let math: Table = globals.get("math")?;
+    math.raw_set("random", Value::Nil)?;
+    math.raw_set("randomseed", Value::Nil)
+}
+
+/// Reading a name that `table` does not have is an error that says so, instead of a `nil` that fails somewhere later.
+pub(super) fn refuse_unknown_names(
+    lua: &Lua,
+    table: &Table,
+    hint: impl Fn(&str) -> String + Send + 'static,
+) -> mlua::Result<()> {
+    let refuse = lua.create_function(move |lua, (_, name): (Value, Value)| -> mlua::Result<Value> {
+        let name = fields::text(&name).unwrap_or_default();
+        Err(error_at_caller(lua, format_args!("unknown name '{name}'{}", hint(&name))))
+    })?;
+    let metatable = lua.create_table()?;
+    metatable.raw_set("__index", refuse)?;
+    metatable.raw_set("__metatable", false)?;
+    table.set_metatable(Some(metatable))
+}
+
+fn limit_steps(lua: &Lua, watch: Watch) {
+    let steps = std::sync::atomic::AtomicU32::new(0);
+    lua.set_interrupt(move |lua| {
+        if watch.is_stopped.load(Ordering::Relaxed) {
+            return Err(error_at_step(lua, "policy took too long"));
+        }
+        if steps.fetch_add(1, Ordering::Relaxed) >= LOAD_STEPS_MAX {
+            return Err(error_at_step(lua, format_args!("policy used more than its {LOAD_STEPS_MAX} steps")));
+        }
+        Ok(VmState::Continue)
+    });
+}
+
+/// The interrupt runs inside the function that it interrupts, which may be a library function called by a policy.
+fn error_at_step(lua: &Lua, message: impl std::fmt::Display) -> mlua::Error {
+    match (0..4).find_map(|level| position(lua, level)) {
+        Some(Position { chunk, line }) => mlua::Error::RuntimeError(format!("{chunk}:{line}: {message}")),
+        None => mlua::Error::RuntimeError(message.to_string()),
+    }
+}
+
+/// `string.find` and `string.split` look for plain text in quadratic time, `string.rep` has no bound.
+fn wrap_string_functions(lua: &Lua) -> mlua::Result<()> {
+    let string: Table = lua.globals().get("string")?;
+    let find: Function = string.get("find")?;
+    let plain_find = lua.create_function(
+        move |_, (text, pattern, from, is_plain): (LuaString, LuaString, Option<f64>, Option<Value>)| {
+            let is_plain = is_plain.is_some_and(|flag| !matches!(flag, Value::Nil | Value::Boolean(false)));
+            let has_magic = pattern.as_bytes().iter().any(|byte| b"^$*+?.([%-".contains(byte));
+            if has_magic && !is_plain {
+                return find.call::<MultiValue>((text, pattern, from));
+            }
+            Ok(find_plain(&text.as_bytes(), &pattern.as_bytes(), from.unwrap_or(1.0)))
+        },
+    )?;
+    string.raw_set("find", plain_find)?;
+    let split = lua.create_function(|lua, (text, separator): (LuaString, Option<LuaString>)| {
+        let separator = separator.map_or_else(|| b",".to_vec(), |separator| separator.as_bytes().to_vec());
+        split(lua, &text.as_bytes(), &separator)
+    })?;
+    string.raw_set("split", split)?;
+    let repeat = lua.create_function(|lua, (text, count): (LuaString, f64)| {
+        // Casts of floats saturate, and nothing that is no number becomes 0.
+        let count = if text.as_bytes().is_empty() { 0 } else { count as usize };
+        match text.as_bytes().len().checked_mul(count) {
+            Some(length) if length <= REPEATED_MAX_BYTES => lua.create_string(text.as_bytes().repeat(count)),
+            _ => Err(error_at_caller(lua, format_args!("string.rep makes at most {REPEATED_MAX_BYTES} bytes"))),
+        }
+    })?;
+    string.raw_set("rep", repeat)
+}
+
+fn find_plain(text: &[u8], pattern: &[u8], from: f64) -> MultiValue {
+    let length = text.len() as f64;
+    let start = if from < 0.0 { (length + from).max(0.0) } else { (from - 1.0).max(0.0) };
+    let start = start as usize;
+    let found = text.get(start..).and_then(|rest| memchr::memmem::find(rest, pattern));
+    match found {
+        Some(step) => [start + step + 1, start + step + pattern.len()].into_iter().map(lua_index).collect(),
+        None => [Value::Nil].into_iter().collect(),
+    }
+}
+
+fn lua_index(index: usize) -> Value {
+    Value::Number(index as f64)
+}
+
+fn split(lua: &Lua, text: &[u8], separator: &[u8]) -> mlua::Result<Table> {
+    let parts = lua.create_table()?;
+    if separator.is_empty() {
+        for byte in text {
+            parts.raw_push(lua.create_string([*byte])?)?;
+        }
+        return Ok(parts);
+    }
+    let mut from = 0;
+    for at in memchr::memmem::find_iter(text, separator) {
+        parts.raw_push(lua.create_string(&text[from..at])?)?;
+        from = at + separator.len();
+    }
+    parts.raw_push(lua.create_string(&text[from..])?)?;
+    Ok(parts)
+}
+
+/// `table.move` over a huge empty range runs for minutes in C.
+fn wrap_table_move(lua: &Lua) -> mlua::Result<()> {
+    let table: Table = lua.globals().get("table")?;
+    let original: Function = table.get("move")?;
+    let bounded =
+        lua.create_function(move |lua, (from, first, last, to, target): (Table, f64, f64, f64, Option<Table>)| {
+            if last - first < MOVED_MAX {
+                return original.call::<Table>((from, first, last, to, target));
+            }
+            Err(error_at_caller(lua, format_args!("table.move moves at most {MOVED_MAX} elements")))
+        })?;
+    table.raw_set("move", bounded)
+}

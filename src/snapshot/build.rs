@@ -1,0 +1,122 @@
+//! From files to a snapshot: everything is read and checked, and every fault is told, not only the first.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Snapshot;
+use super::backend::{Backend, Tool};
+use super::surface::Surface;
+use crate::catalog::{self, Catalog};
+use crate::config::{self, BackendConfig, Config, Deadlines, Package};
+use crate::core::diagnostic::{Diagnostic, Diagnostics};
+use crate::core::lifecycle::{Limits, OverdueRule};
+use crate::link::LinkLimits;
+use crate::policy::{self, OnCancel, Policy};
+use crate::supervisor::Plan;
+
+/// Sweeps that may answer "busy" before an operator is told; with the sweep's own rounds inside each.
+const SWEEPS_MAX: u8 = 3;
+/// A tree that cannot be proved empty is looked at again after this, then after twice that, up to the maximum.
+const CLEANUP_RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
+/// A backend that fails again and again is left alone for this long, doubling up to the maximum.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// A generation that was ready for this long has shown that it works.
+const STABLE_AFTER: Duration = Duration::from_secs(30);
+
+/// Builds the first revision.
+pub fn build(path: &Path) -> Result<Snapshot, Diagnostics> {
+    let config = config::load(path)?;
+    let mut faults = Diagnostics::default();
+    let mut backends = BTreeMap::new();
+    for (name, backend) in config.backends.iter().filter(|(_, backend)| backend.enabled) {
+        match build_backend(&config, name, backend) {
+            Ok(built) => {
+                backends.insert(name.clone(), Arc::new(built));
+            }
+            Err(found) => faults.extend(found),
+        }
+    }
+    faults.into_result(Snapshot { revision: 1, config, backends })
+}
+
+fn build_backend(config: &Config, name: &str, backend: &BackendConfig) -> Result<Backend, Diagnostics> {
+    let (catalog, policy) = match (catalog::load(&backend.catalog), policy::load(&backend.policy)) {
+        (Ok(catalog), Ok(policy)) => (catalog, policy),
+        (catalog, policy) => {
+            let mut faults = Diagnostics::default();
+            catalog.err().into_iter().chain(policy.err()).for_each(|found| faults.extend(found));
+            return Err(faults);
+        }
+    };
+    let mut faults = Diagnostics::default();
+    check_package(&catalog, backend, &mut faults);
+    let names: Vec<&str> = catalog.tools().iter().map(|tool| &*tool.name).collect();
+    policy.check_names(&names).into_iter().for_each(|fault| faults.push(fault));
+    let name: Arc<str> = name.into();
+    let catalog = Arc::new(catalog);
+    let visible: Vec<_> = catalog.enabled().filter(|tool| policy.shows(&tool.name)).collect();
+    let definitions: Vec<_> = visible.iter().map(|tool| &*tool.raw).collect();
+    let surface = Surface::new(&catalog, &definitions);
+    let tools: HashMap<String, Tool> = visible
+        .iter()
+        .map(|tool| (tool.name.clone(), Tool { plan: Arc::new(policy.plan(&tool.name)) }))
+        .collect();
+    let scope = match policy.scope {
+        policy::Scope::Session => "session",
+        policy::Scope::Singleton => "singleton",
+    };
+    let fingerprint = backend.fingerprint(&config.vars, scope, &catalog.package, &catalog.version);
+    let plan = Plan {
+        backend: name.clone(),
+        config: backend.clone(),
+        vars: config.vars.clone(),
+        catalog: catalog.clone(),
+        limits: limits(&policy, &backend.deadlines, config.server.drain),
+        link: LinkLimits { frame_len_max: config.server.frame_bytes_max },
+    };
+    faults.into_result(Backend {
+        name,
+        plan: Arc::new(plan),
+        catalog,
+        policy,
+        fingerprint,
+        is_reviewed: true,
+        surface,
+        tools,
+    })
+}
+
+/// A catalog must be of the very package that the configuration starts.
+fn check_package(catalog: &Catalog, backend: &BackendConfig, faults: &mut Diagnostics) {
+    let Some(Package { name, version }) = backend.package() else { return };
+    if let Err(wrong) = catalog.check_package(&name, &version) {
+        faults.push(Diagnostic::new(&catalog.path, None, wrong.to_string()));
+    }
+}
+
+fn limits(policy: &Policy, deadlines: &Deadlines, drain: Duration) -> Limits {
+    let after_polite = deadlines.stop.saturating_sub(deadlines.polite);
+    Limits {
+        queue_len_max: policy.queue.len_max,
+        leases_max: policy.max_concurrency,
+        start: deadlines.start,
+        idle: policy.idle_timeout,
+        drain,
+        polite: deadlines.polite,
+        // What is left of a stop is shared by asking with a signal and by killing.
+        terminate: after_polite / 3,
+        sweep: after_polite - after_polite / 3,
+        sweeps_max: SWEEPS_MAX,
+        cleanup_retry_min: CLEANUP_RETRY.0,
+        cleanup_retry_max: CLEANUP_RETRY.1,
+        backoff_min: BACKOFF.0,
+        backoff_max: BACKOFF.1,
+        stable_after: STABLE_AFTER,
+        overdue: match policy.on_cancel {
+            OnCancel::Recycle { grace } => OverdueRule::Recycle { grace },
+            OnCancel::Keep => OverdueRule::Keep,
+        },
+    }
+}

@@ -1,0 +1,318 @@
+//! The one task of a slot: performs what its core decided, in that order, and reports what came of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+use tokio_util::task::TaskTracker;
+
+use super::registry::Services;
+use super::slot::{Cleanup, Live, Slot};
+use super::start::{Footprint, StartCause, StartFailure, Started, bring_up};
+use crate::catalog;
+use crate::core::generation::Generation;
+use crate::core::lifecycle::{Effect, Event, LeaseLoss, Report};
+use crate::link::{HandshakeError, Link, Loss};
+use crate::ownership::{RootExit, Sweep, Tree};
+
+/// After the root's exit, how long its last words may take to be read. Orphans may hold the pipes open for ever, so
+/// the end of the pipes alone is not waited for.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// What the driver is asked.
+#[derive(Debug)]
+pub(super) enum Order {
+    Do(Effect),
+    /// Something is due earlier than the driver thought.
+    Look,
+    /// The spawn of a generation has come to its end, either way.
+    SpawnEnded(Generation, Footprint, Result<Started, StartFailure>),
+    /// A sweep has come to its end.
+    Swept(Generation, Sweep, Duration),
+    /// The slot is forgotten.
+    End,
+}
+
+/// What runs, or was run, and is not proved gone.
+#[derive(Debug)]
+struct Running {
+    generation: Generation,
+    footprint: Footprint,
+    started: Option<Started>,
+    /// Whether the server was greeted: an exit before that is a failed start.
+    is_greeted: Arc<AtomicBool>,
+}
+
+pub(super) struct Driver {
+    slot: Arc<Slot>,
+    services: Arc<Services>,
+    orders: mpsc::UnboundedReceiver<Order>,
+    inbox: mpsc::UnboundedSender<Order>,
+    /// Subtasks: starts, handshakes, watches, sweeps.
+    tasks: TaskTracker,
+    running: Option<Running>,
+}
+
+impl Driver {
+    pub fn new(
+        slot: Arc<Slot>,
+        services: Arc<Services>,
+        orders: mpsc::UnboundedReceiver<Order>,
+        inbox: mpsc::UnboundedSender<Order>,
+    ) -> Self {
+        let tasks = services.tracker.clone();
+        Self { slot, services, orders, inbox, tasks, running: None }
+    }
+
+    /// Ends when the slot is forgotten.
+    pub async fn run(mut self) {
+        loop {
+            let abandoned = self.cancel_abandoned();
+            let due = self.slot.arm().map(|moment| self.slot.instant(moment));
+            let wake = [due, abandoned].into_iter().flatten().min();
+            tokio::select! {
+                // Cancel safe: an order that was not received stays, and the timer is made anew.
+                order = self.orders.recv() => match order {
+                    Some(Order::Do(effect)) => self.perform(effect),
+                    Some(Order::SpawnEnded(generation, footprint, result)) => {
+                        self.spawn_ended(generation, footprint, result);
+                    }
+                    Some(Order::Swept(generation, swept, took)) => self.swept(generation, swept, took),
+                    Some(Order::Look) => {}
+                    Some(Order::End) | None => return,
+                },
+                () = sleep_until(wake) => self.slot.event(Event::Wake),
+            }
+            self.services.settle(&self.slot);
+        }
+    }
+
+    fn perform(&mut self, effect: Effect) {
+        match effect {
+            Effect::Spawn(generation) => self.spawn(generation),
+            Effect::Handshake(generation) => self.handshake(generation),
+            Effect::FailLeases(generation, loss) => {
+                if let Some(started) = self.started(generation) {
+                    started.link.fail_all(match loss {
+                        LeaseLoss::Exited => Loss::Exited,
+                        LeaseLoss::Recycled => Loss::Recycled,
+                        LeaseLoss::Drained => Loss::Drained,
+                    });
+                }
+            }
+            Effect::CloseStdin(generation) => {
+                if let Some(started) = self.started(generation) {
+                    started.link.close_stdin();
+                }
+            }
+            Effect::Terminate(generation) => {
+                if let Some(started) = self.started(generation) {
+                    started.tree.terminate();
+                }
+            }
+            Effect::Sweep(generation) => self.sweep(generation),
+            // Answered where they were decided: callers do not wait for this task.
+            Effect::Grant(..) | Effect::Refuse(..) => {}
+        }
+    }
+
+    fn started(&self, generation: Generation) -> Option<&Started> {
+        self.running.as_ref().filter(|running| running.generation == generation)?.started.as_ref()
+    }
+
+    fn spawn(&mut self, generation: Generation) {
+        tracing::info!(slot = %self.slot.key, %generation, "starting");
+        self.services.tally(&self.slot.key.backend, |tally| tally.starts += 1);
+        self.running = Some(Running {
+            generation,
+            footprint: Footprint::default(),
+            started: None,
+            is_greeted: Arc::default(),
+        });
+        let (slot, services, inbox) = (self.slot.clone(), self.services.clone(), self.inbox.clone());
+        self.tasks.spawn(async move {
+            let (footprint, result) = bring_up(&slot, &services, generation).await;
+            // An error means that the driver has ended; then the tree is dropped here, and its keeper sweeps it.
+            let _ = inbox.send(Order::SpawnEnded(generation, footprint, result));
+        });
+    }
+
+    fn spawn_ended(&mut self, generation: Generation, footprint: Footprint, result: Result<Started, StartFailure>) {
+        let Some(running) = self.running.as_mut().filter(|running| running.generation == generation) else {
+            return;
+        };
+        running.footprint = footprint;
+        match result {
+            Ok(started) => {
+                self.slot.set_live(Some(Live {
+                    generation,
+                    link: started.link.clone(),
+                    keeper: started.tree.keeper(),
+                    drifted: Arc::default(),
+                }));
+                let is_greeted = running.is_greeted.clone();
+                self.tasks.spawn(watch_root(self.slot.clone(), generation, started.clone(), is_greeted));
+                running.started = Some(started);
+                self.slot.report(generation, Report::Spawned);
+            }
+            Err(failure) => {
+                tracing::warn!(slot = %self.slot.key, %generation, kind = failure.kind(), "start failed");
+                self.slot.set_failure(failure);
+                self.slot.report(generation, Report::SpawnFailed);
+            }
+        }
+    }
+
+    fn handshake(&mut self, generation: Generation) {
+        let Some(running) = self.running.as_ref() else { return };
+        let Some(started) = running.started.clone() else { return };
+        let (slot, is_greeted) = (self.slot.clone(), running.is_greeted.clone());
+        self.tasks.spawn(async move {
+            match greet(&slot, generation, &started).await {
+                Ok(live) => {
+                    is_greeted.store(true, Ordering::Relaxed);
+                    slot.set_live(Some(live));
+                    slot.report(generation, Report::Initialized);
+                    tracing::info!(slot = %slot.key, %generation, "ready");
+                    // Not before: until here, a lost link is the failure of the handshake, which says why.
+                    started.link.lost().await;
+                    slot.report(generation, Report::LinkLost);
+                }
+                Err(failure) => {
+                    tracing::warn!(slot = %slot.key, %generation, kind = failure.kind(), "start failed");
+                    slot.set_failure(failure);
+                    slot.report(generation, Report::HandshakeFailed);
+                }
+            }
+        });
+    }
+
+    fn sweep(&mut self, generation: Generation) {
+        let tree = self.started(generation).map(|started| started.tree.clone());
+        let (budget, inbox) = (self.slot.plan().limits.sweep, self.inbox.clone());
+        self.tasks.spawn(async move {
+            let begun = Instant::now();
+            let swept = match tree {
+                Some(tree) => tree.sweep(budget).await,
+                // Nothing was started: the failed start has cleaned up behind itself.
+                None => Sweep::Empty { killed: 0, took: Duration::ZERO },
+            };
+            // An error means that the driver has ended, which it does only after the proof.
+            let _ = inbox.send(Order::Swept(generation, swept, begun.elapsed()));
+        });
+    }
+
+    fn swept(&mut self, generation: Generation, swept: Sweep, took: Duration) {
+        let slot = self.slot.clone();
+        match swept {
+            Sweep::Empty { killed, .. } => {
+                tracing::info!(slot = %slot.key, %generation, killed, ms = took.as_millis(), "proved gone");
+                let Some(running) = self.running.take_if(|running| running.generation == generation) else { return };
+                if let Some(started) = &running.started {
+                    // Whoever still waits for an answer of a tree that is gone waits for nothing.
+                    started.link.fail_all(Loss::Exited);
+                }
+                let (services, inbox) = (self.services.clone(), self.inbox.clone());
+                self.tasks.spawn(async move {
+                    running.footprint.erase().await;
+                    let cleanup = Cleanup { ok: true, took, survivors: 0 };
+                    services.tally(&slot.key.backend, |tally| tally.proved(cleanup));
+                    slot.set_cleanup(cleanup, Vec::new());
+                    slot.set_live(None);
+                    slot.report(generation, Report::TreeEmpty);
+                    // A retired slot is over now, and only its driver can say so.
+                    let _ = inbox.send(Order::Look);
+                });
+            }
+            Sweep::Busy { survivors } => {
+                tracing::error!(slot = %slot.key, %generation, survivors = survivors.len(), "could not be proved gone");
+                let cleanup = Cleanup { ok: false, took, survivors: survivors.len() };
+                self.services.tally(&slot.key.backend, |tally| tally.last_cleanup = Some(cleanup));
+                slot.set_cleanup(cleanup, survivors);
+                slot.report(generation, Report::TreeBusy);
+            }
+        }
+    }
+
+    /// Calls whose callers have left and whose deadlines have passed. When to look again, if there are others.
+    fn cancel_abandoned(&self) -> Option<Instant> {
+        let running = self.running.as_ref()?;
+        let started = running.started.as_ref()?;
+        let (due, next) = started.link.overdue(Instant::now());
+        for upstream_id in due {
+            self.slot.give_up(&started.link, running.generation, upstream_id, "the deadline of the call has passed");
+        }
+        next
+    }
+}
+
+/// Greets the server and compares its tools with the catalog.
+async fn greet(slot: &Slot, generation: Generation, started: &Started) -> Result<Live, StartFailure> {
+    let greeted = async {
+        let greeting = started.link.handshake().await?;
+        let tools = started.link.list("tools/list", "tools").await?;
+        Ok::<_, HandshakeError>((greeting, tools))
+    };
+    let (_greeting, tools) = match greeted.await {
+        Ok(greeted) => greeted,
+        Err(fault) => return Err(explain(generation, &started.link, &started.tree, fault).await),
+    };
+    let drift = catalog::drift(&slot.plan().catalog, &tools);
+    if !drift.is_empty() {
+        tracing::warn!(
+            slot = %slot.key, changed = drift.changed.len(), added = drift.added.len(), removed = drift.removed.len(),
+            "the server's tools are not those of its catalog"
+        );
+    }
+    Ok(Live {
+        generation,
+        link: started.link.clone(),
+        keeper: started.tree.keeper(),
+        drifted: Arc::new(drift.changed),
+    })
+}
+
+/// A lost conversation is told as the exit that caused it, where that is so.
+async fn explain(generation: Generation, link: &Link, tree: &Tree, fault: HandshakeError) -> StartFailure {
+    let exit = if link.is_lost() { tokio::time::timeout(LAST_WORDS, tree.root_exit()).await.ok() } else { None };
+    let cause = match exit {
+        Some(exit) => {
+            await_last_words(link).await;
+            StartCause::Exited(described(exit))
+        }
+        None => StartCause::Handshake(fault.to_string()),
+    };
+    StartFailure::new(generation, cause, link.stderr_tail())
+}
+
+fn described(exit: RootExit) -> String {
+    match exit {
+        RootExit::Code(code) => format!("exited with code {code}"),
+        RootExit::Signal(signal) => format!("was ended by signal {signal}"),
+        RootExit::KeeperLost => "was lost together with its keeper".to_owned(),
+    }
+}
+
+async fn watch_root(slot: Arc<Slot>, generation: Generation, started: Started, is_greeted: Arc<AtomicBool>) {
+    let exit = started.tree.root_exit().await;
+    // What it wrote before its end is still an answer.
+    await_last_words(&started.link).await;
+    if !is_greeted.load(Ordering::Relaxed) {
+        let cause = StartCause::Exited(described(exit));
+        slot.set_failure(StartFailure::new(generation, cause, started.link.stderr_tail()));
+    }
+    tracing::info!(slot = %slot.key, %generation, exit = %described(exit), "root ended");
+    slot.report(generation, Report::RootExited);
+}
+
+async fn await_last_words(link: &Link) {
+    let _ = tokio::time::timeout(LAST_WORDS, link.drained()).await;
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}

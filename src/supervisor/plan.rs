@@ -1,0 +1,19 @@
+//! What a slot must know of its backend; replaced as a whole when a revision is published.
+
+use std::sync::Arc;
+
+use crate::catalog::Catalog;
+use crate::config::{BackendConfig, Vars};
+use crate::core::lifecycle::Limits;
+use crate::link::LinkLimits;
+
+/// How to start the backend and how long everything may take.
+#[derive(Debug)]
+pub struct Plan {
+    pub backend: Arc<str>,
+    pub config: BackendConfig,
+    pub vars: Vars,
+    pub catalog: Arc<Catalog>,
+    pub limits: Limits,
+    pub link: LinkLimits,
+}

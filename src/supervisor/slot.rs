@@ -1,0 +1,487 @@
+//! The shared side of a slot: leases, waiters, cancellation, and what status shows.
+
+use std::collections::{BTreeSet, HashMap};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::driver::Order;
+use super::instance::InstanceKey;
+use super::plan::Plan;
+use super::start::{StartCause, StartFailure};
+use crate::core::generation::{Generation, Mint, Stamped};
+use crate::core::lifecycle::{self, Effect, Event, LeaseId, PublicState, Refusal, Report, WaiterId};
+use crate::core::moment::Moment;
+use crate::link::{Caller, Link};
+use crate::ownership::{ProcessId, Survivor};
+
+/// The place for at most one process tree of a backend in a scope.
+///
+/// **Invariant:** the core is stepped only under the lock, and what it decides is handed on in that order.
+#[derive(Debug)]
+pub struct Slot {
+    pub key: InstanceKey,
+    /// Short, stable name of the slot within its backend, as operators type it.
+    pub id: String,
+    state: Mutex<State>,
+    orders: mpsc::UnboundedSender<Order>,
+    epoch: Instant,
+}
+
+#[derive(Debug)]
+struct State {
+    core: lifecycle::Slot,
+    plan: Arc<Plan>,
+    /// Set when the registry has forgotten the slot: a caller that still holds it looks again.
+    is_forgotten: bool,
+    is_retired: bool,
+    last_waiter: u64,
+    waiting: HashMap<WaiterId, Waiting>,
+    live: Option<Live>,
+    /// When the driver will wake by itself. A later need does not wake it, an earlier one does.
+    armed: Option<Moment>,
+    effects: Vec<Effect>,
+    last_failure: Option<Arc<StartFailure>>,
+    last_cleanup: Option<Cleanup>,
+    survivors: Vec<Survivor>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    caller: Caller,
+    answer: oneshot::Sender<Result<Granted, Refused>>,
+}
+
+/// The generation that runs, as far as it has come.
+#[derive(Clone, Debug)]
+pub(super) struct Live {
+    pub generation: Generation,
+    pub link: Link,
+    pub keeper: ProcessId,
+    /// Tools whose live definition is not the catalog's.
+    pub drifted: Arc<BTreeSet<String>>,
+}
+
+/// How the last sweep of the slot ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cleanup {
+    /// Whether the tree was seen empty.
+    pub ok: bool,
+    /// From the order to the answer.
+    pub took: Duration,
+    pub survivors: usize,
+}
+
+/// The answer to `acquire`.
+#[derive(Debug)]
+pub enum Acquired {
+    Now(Granted),
+    Later(Waiter),
+    Refused(Refused),
+    /// The slot was forgotten in this moment: ask the registry for a new one.
+    Forgotten,
+}
+
+/// A lease and the conversation it is for.
+#[derive(Debug)]
+pub struct Granted {
+    pub lease: Lease,
+    pub link: Link,
+    pub drifted: Arc<BTreeSet<String>>,
+}
+
+/// Why there is no lease.
+#[derive(Clone, Debug)]
+pub enum Refused {
+    By(Refusal, Option<Arc<StartFailure>>),
+    Cancelled,
+}
+
+/// The right to use the instance for one call. Dropping it releases it.
+#[derive(Debug)]
+pub struct Lease {
+    slot: Arc<Slot>,
+    pub id: LeaseId,
+    pub generation: Generation,
+}
+
+impl Lease {
+    pub fn slot(&self) -> &Arc<Slot> {
+        &self.slot
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.slot.report(self.generation, Report::Released(self.id));
+    }
+}
+
+/// A place in the queue. Dropping it leaves the queue.
+#[derive(Debug)]
+pub struct Waiter {
+    slot: Arc<Slot>,
+    id: WaiterId,
+    answer: oneshot::Receiver<Result<Granted, Refused>>,
+    is_answered: bool,
+}
+
+impl Future for Waiter {
+    type Output = Result<Granted, Refused>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = std::task::ready!(Pin::new(&mut self.answer).poll(cx));
+        self.is_answered = true;
+        // The sender is dropped unanswered only when the whole slot goes, which retires it.
+        Poll::Ready(answer.unwrap_or(Err(Refused::By(Refusal::Retired, None))))
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            // A grant that was sent in this very moment is dropped with the receiver, which releases the lease.
+            self.slot.abandon(self.id);
+        }
+    }
+}
+
+/// What is known of a slot at one moment.
+#[derive(Clone, Debug)]
+pub struct SlotView {
+    pub state: PublicState,
+    pub generation: Option<Generation>,
+    pub last_generation: u64,
+    /// How long the public state has lasted.
+    pub since: Duration,
+    pub active: usize,
+    pub queued: usize,
+    /// How long no call has been out, while ready.
+    pub idle: Option<Duration>,
+    pub keeper: Option<ProcessId>,
+    pub last_cleanup: Option<Cleanup>,
+    pub survivors: Vec<Survivor>,
+    pub last_failure: Option<Arc<StartFailure>>,
+    /// Tools of the running server whose definition is not the catalog's.
+    pub drifted: Arc<BTreeSet<String>>,
+    pub dropped: Vec<(&'static str, u64)>,
+}
+
+impl Slot {
+    pub(super) fn new(
+        key: InstanceKey,
+        plan: Arc<Plan>,
+        high_water: u64,
+        orders: mpsc::UnboundedSender<Order>,
+        epoch: Instant,
+    ) -> Self {
+        let state = State {
+            core: lifecycle::Slot::new(Mint::after(high_water)),
+            plan,
+            is_forgotten: false,
+            is_retired: false,
+            last_waiter: 0,
+            waiting: HashMap::new(),
+            live: None,
+            armed: None,
+            effects: Vec::new(),
+            last_failure: None,
+            last_cleanup: None,
+            survivors: Vec::new(),
+        };
+        Self { id: key.scope_key_hash(), key, state: Mutex::new(state), orders, epoch }
+    }
+
+    /// A lease at once, a place in the queue, or a refusal. `deadline` bounds the wait in the queue.
+    pub fn acquire(self: &Arc<Self>, caller: Caller, deadline: Instant) -> Acquired {
+        let mut state = self.lock();
+        if state.is_forgotten {
+            return Acquired::Forgotten;
+        }
+        state.last_waiter += 1;
+        let id = WaiterId(state.last_waiter);
+        let waiter = lifecycle::Waiter { id, deadline: self.moment(deadline) };
+        let mut own = None;
+        let others = self.step(&mut state, Event::Acquire(waiter), Some((id, &mut own)));
+        let acquired = match own {
+            Some(Ok(granted)) => Acquired::Now(granted),
+            Some(Err(refused)) => Acquired::Refused(refused),
+            None => {
+                let (answer, answered) = oneshot::channel();
+                state.waiting.insert(id, Waiting { caller, answer });
+                Acquired::Later(Waiter { slot: self.clone(), id, answer: answered, is_answered: false })
+            }
+        };
+        drop(state);
+        others.deliver();
+        acquired
+    }
+
+    /// Cancels what `client` has queued or running here under its request id `id`, or everything of it: queued calls
+    /// leave the queue and are never written; running ones are cancelled at the server by its own id.
+    /// The number of calls found.
+    pub fn cancel(self: &Arc<Self>, client: u128, id: Option<&str>, reason: &str) -> usize {
+        let queued = self.take_waiting(|caller| match id {
+            Some(id) => caller.is(client, id),
+            None => caller.client == client,
+        });
+        let live = self.lock().live.clone();
+        let mut found = queued;
+        if let Some(live) = live {
+            for upstream_id in live.link.calls_of(client, id) {
+                found += usize::from(self.give_up(&live.link, live.generation, upstream_id, reason));
+            }
+        }
+        found
+    }
+
+    /// Cancels one running call and lets the core decide what becomes of a generation that goes on with it.
+    pub fn give_up(self: &Arc<Self>, link: &Link, generation: Generation, upstream_id: u64, reason: &str) -> bool {
+        let was_out = link.cancel(upstream_id, reason);
+        if was_out {
+            // The broker's id of a call is the id of its lease.
+            self.report(generation, Report::Overdue(LeaseId(upstream_id)));
+        }
+        was_out
+    }
+
+    /// A caller went away whose call may go on until `deadline`.
+    pub fn abandon_call(&self, link: &Link, upstream_id: u64, deadline: Instant) {
+        link.abandon_until(upstream_id, deadline);
+        self.order(Order::Look);
+    }
+
+    /// Stops the instance once its calls are done; a later call may start it again.
+    pub fn stop(self: &Arc<Self>) {
+        self.event(Event::Stop);
+    }
+
+    /// Stops the instance once its calls are done, for good.
+    pub fn retire(self: &Arc<Self>) {
+        self.lock().is_retired = true;
+        self.event(Event::Retire);
+        // One that is stopped already has nothing to perform, but is to be forgotten.
+        self.order(Order::Look);
+    }
+
+    pub(super) fn is_retired(&self) -> bool {
+        self.lock().is_retired
+    }
+
+    /// Looks again at a tree that could not be proved empty.
+    pub fn recover(self: &Arc<Self>) {
+        self.event(Event::Recover);
+    }
+
+    pub fn view(&self) -> SlotView {
+        let state = self.lock();
+        let now = self.now();
+        SlotView {
+            state: state.core.public_state(),
+            generation: state.core.live(),
+            last_generation: state.core.high_water(),
+            since: now.saturating_since(state.core.since()),
+            active: state.core.active(),
+            queued: state.core.queued(),
+            idle: state.core.idle_since().map(|since| now.saturating_since(since)),
+            keeper: state.live.as_ref().map(|live| live.keeper),
+            last_cleanup: state.last_cleanup,
+            survivors: state.survivors.clone(),
+            last_failure: state.last_failure.clone(),
+            drifted: state.live.as_ref().map(|live| live.drifted.clone()).unwrap_or_default(),
+            dropped: state.live.as_ref().map(|live| live.link.counts().to_vec()).unwrap_or_default(),
+        }
+    }
+
+    /// Whether the slot holds nothing that anybody could miss; if so it is marked, and `acquire` sends callers away.
+    pub(super) fn forget_if_vacant(&self) -> bool {
+        let mut state = self.lock();
+        if state.core.is_vacant() {
+            state.is_forgotten = true;
+            self.order(Order::End);
+        }
+        state.is_forgotten
+    }
+
+    pub(super) fn plan(&self) -> Arc<Plan> {
+        self.lock().plan.clone()
+    }
+
+    pub(super) fn now(&self) -> Moment {
+        self.moment(Instant::now())
+    }
+
+    /// The instant of a moment of the core, for timers.
+    pub(super) fn instant(&self, moment: Moment) -> Instant {
+        self.epoch + Duration::from_millis(moment.0)
+    }
+
+    pub(super) fn event(self: &Arc<Self>, event: Event) {
+        let mut state = self.lock();
+        let answers = self.step(&mut state, event, None);
+        drop(state);
+        answers.deliver();
+    }
+
+    pub(super) fn report(self: &Arc<Self>, generation: Generation, report: Report) {
+        self.event(Event::From(Stamped::new(generation, report)));
+    }
+
+    /// What the slot shows as running, from the moment it has pipes until its tree is proved empty.
+    pub(super) fn set_live(&self, live: Option<Live>) {
+        self.lock().live = live;
+    }
+
+    pub(super) fn set_failure(&self, failure: StartFailure) {
+        self.lock().last_failure = Some(Arc::new(failure));
+    }
+
+    pub(super) fn set_cleanup(&self, cleanup: Cleanup, survivors: Vec<Survivor>) {
+        let mut state = self.lock();
+        state.last_cleanup = Some(cleanup);
+        state.survivors = survivors;
+    }
+
+    /// The driver says until when it will sleep. Returns what the core needs by now, so that nothing is lost between.
+    pub(super) fn arm(&self) -> Option<Moment> {
+        let mut state = self.lock();
+        state.armed = state.core.next_wakeup();
+        state.armed
+    }
+
+    fn abandon(self: &Arc<Self>, id: WaiterId) {
+        self.lock().waiting.remove(&id);
+        self.event(Event::Abandon(id));
+    }
+
+    fn take_waiting(self: &Arc<Self>, is_meant: impl Fn(&Caller) -> bool) -> usize {
+        let mut state = self.lock();
+        let ids: Vec<WaiterId> =
+            state.waiting.iter().filter(|(_, waiting)| is_meant(&waiting.caller)).map(|(id, _)| *id).collect();
+        let mut answers = Answers::default();
+        for id in &ids {
+            if let Some(waiting) = state.waiting.remove(id) {
+                answers.0.push((waiting.answer, Err(Refused::Cancelled)));
+            }
+            answers.0.extend(self.step(&mut state, Event::Abandon(*id), None).0);
+        }
+        drop(state);
+        answers.deliver();
+        ids.len()
+    }
+
+    /// One step of the core. What concerns the one who asks goes into `own`; what others wait for is returned, to be
+    /// delivered after the lock is released, since a lease that nobody takes releases itself; the rest is ordered of
+    /// the driver while the lock is held, which keeps the order.
+    fn step(
+        self: &Arc<Self>,
+        state: &mut State,
+        event: Event,
+        mut own: Option<(WaiterId, &mut Option<Result<Granted, Refused>>)>,
+    ) -> Answers {
+        let mut effects = std::mem::take(&mut state.effects);
+        state.core.step(self.now(), event, &state.plan.limits, &mut effects);
+        let mut answers = Answers::default();
+        for effect in effects.drain(..) {
+            let (id, answer) = match effect {
+                Effect::Grant(id, generation) => {
+                    let lease = Lease { slot: self.clone(), id: LeaseId(id.0), generation };
+                    (id, self.granted(state, lease).map_err(|lease| {
+                        answers.1.push(lease);
+                        Refused::By(Refusal::StartFailed, state.last_failure.clone())
+                    }))
+                }
+                Effect::Refuse(id, refusal) => (id, Err(state.refused(refusal))),
+                other => {
+                    self.order(Order::Do(other));
+                    continue;
+                }
+            };
+            match &mut own {
+                Some((own_id, place)) if *own_id == id => **place = Some(answer),
+                _ => {
+                    if let Some(waiting) = state.waiting.remove(&id) {
+                        answers.0.push((waiting.answer, answer));
+                    } else {
+                        // The waiter left in this moment; a lease in the answer must not be dropped under the lock.
+                        answers.1.extend(answer.ok().map(|granted| granted.lease));
+                    }
+                }
+            }
+        }
+        state.effects = effects;
+        let wanted = state.core.next_wakeup();
+        if wanted.is_some_and(|wanted| state.armed.is_none_or(|armed| wanted < armed)) {
+            state.armed = wanted;
+            self.order(Order::Look);
+        }
+        answers
+    }
+
+    fn granted(&self, state: &State, lease: Lease) -> Result<Granted, Lease> {
+        match &state.live {
+            Some(live) if live.generation == lease.generation => {
+                Ok(Granted { lease, link: live.link.clone(), drifted: live.drifted.clone() })
+            }
+            // Cannot be: the core grants only what it was told is initialized, and that is told after `set_live`.
+            _ => {
+                tracing::error!(slot = %self.key, generation = %lease.generation, "granted a generation that is not live");
+                Err(lease)
+            }
+        }
+    }
+
+    fn order(&self, order: Order) {
+        // An error means that the driver has ended, which it does only once the slot is forgotten and vacant.
+        let _ = self.orders.send(order);
+    }
+
+    fn moment(&self, instant: Instant) -> Moment {
+        Moment(u64::try_from(instant.saturating_duration_since(self.epoch).as_millis()).unwrap_or(u64::MAX))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The core does not panic; if something did, its state would still be one that it had reached.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// A refusal with what is known of its cause. Who waited in vain while the server was starting is told so,
+    /// with what the server has said until now.
+    fn refused(&self, refusal: Refusal) -> Refused {
+        let is_starting = self.core.public_state() == PublicState::Starting;
+        let refusal = match refusal {
+            Refusal::QueueTimeout if is_starting => Refusal::StartTimeout,
+            other => other,
+        };
+        let failure = match (refusal, &self.live) {
+            (Refusal::StartTimeout, Some(live)) => Some(Arc::new(StartFailure::new(
+                live.generation,
+                StartCause::TimedOut(self.plan.limits.start),
+                live.link.stderr_tail(),
+            ))),
+            (Refusal::StartTimeout, None) => None,
+            (Refusal::StartFailed | Refusal::CoolingDown { .. } | Refusal::CleanupFailed, _) => self.last_failure.clone(),
+            (Refusal::QueueFull | Refusal::QueueTimeout | Refusal::Retired, _) => None,
+        };
+        Refused::By(refusal, failure)
+    }
+}
+
+/// Answers to be delivered without the lock, and leases to be released without it.
+#[derive(Default)]
+struct Answers(Vec<(oneshot::Sender<Result<Granted, Refused>>, Result<Granted, Refused>)>, Vec<Lease>);
+
+impl Answers {
+    fn deliver(self) {
+        for (to, answer) in self.0 {
+            // An error hands the answer back, and a lease in it releases itself.
+            let _ = to.send(answer);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Bringing up a generation: from its number to a running server with a link; and why that failed, as an operator and
+//! a model read it.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use super::registry::Services;
+use super::slot::Slot;
+use crate::config::{InstanceContext, Surroundings};
+use crate::core::generation::Generation;
+use crate::link::{Link, Streams};
+use crate::ownership::journal::Entry;
+use crate::ownership::{self, InstanceDir, Tree};
+
+/// A server that runs, and the conversation with it.
+#[derive(Clone, Debug)]
+pub(super) struct Started {
+    pub tree: Tree,
+    pub link: Link,
+}
+
+/// What a generation leaves on disk while it may have processes; erased after the proof.
+#[derive(Debug, Default)]
+pub(super) struct Footprint {
+    dir: Option<InstanceDir>,
+    entry: Option<Entry>,
+}
+
+impl Footprint {
+    /// Removes it all. What cannot be removed is logged; it is found and removed at the next start.
+    pub async fn erase(self) {
+        let erased = tokio::task::spawn_blocking(move || {
+            let dir = self.dir.map_or(Ok(()), InstanceDir::remove).map_err(|e| e.to_string());
+            let entry = self.entry.map_or(Ok(()), Entry::proved).map_err(|e| e.to_string());
+            dir.and(entry)
+        });
+        match erased.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "failed to remove what a generation left on disk"),
+            Err(error) => tracing::error!(%error, "removing what a generation left on disk"),
+        }
+    }
+}
+
+/// Starts the server of a generation. Everything that could be left behind is in the journal before it exists, and
+/// in the footprint, whatever comes of the start. Cancelled, it leaves a tree that sweeps itself.
+pub(super) async fn bring_up(
+    slot: &Slot,
+    services: &Services,
+    generation: Generation,
+) -> (Footprint, Result<Started, StartFailure>) {
+    let mut footprint = Footprint::default();
+    let result = bring_up_noted(slot, services, generation, &mut footprint).await;
+    (footprint, result.map_err(|cause| StartFailure::new(generation, cause, Vec::new())))
+}
+
+async fn bring_up_noted(
+    slot: &Slot,
+    services: &Services,
+    generation: Generation,
+    footprint: &mut Footprint,
+) -> Result<Started, StartCause> {
+    let plan = slot.plan();
+    let (backend, number) = (&*slot.key.backend, generation.number());
+    let entry = services.journal.begin(backend, &slot.id, number).map_err(spawn_failed)?;
+    let entry = footprint.entry.insert(entry);
+    let dir = InstanceDir::create(&services.state_dir, backend, &slot.id, number).map_err(spawn_failed)?;
+    let dir = footprint.dir.insert(dir);
+    let context = InstanceContext {
+        instance_id: slot.id.clone(),
+        generation: number,
+        instance_dir: dir.path().to_owned(),
+        scope_key_hash: slot.id.clone(),
+        marker: format!("lazy-mcp\\{backend}-{}-{number}", slot.id),
+    };
+    let launch = plan
+        .config
+        .resolve(&plan.vars, &context, &Surroundings::of_this_process())
+        .map_err(|e| StartCause::Resolve(e.to_string()))?;
+    let started =
+        ownership::start(&services.keeper, &launch, &services.tracker).await.map_err(spawn_failed)?;
+    if let Err(e) = entry.started(started.tree.keeper(), started.tree.root()) {
+        // The tree is owned all the same; a next broker would have to find it by its marker alone.
+        tracing::warn!(slot = %slot.key, error = %e, "failed to write the journal");
+    }
+    let streams =
+        Streams { stdin: started.pipes.stdin, stdout: started.pipes.stdout, stderr: started.pipes.stderr };
+    let link = Link::open(streams, plan.link, &services.tracker);
+    Ok(Started { tree: started.tree, link })
+}
+
+fn spawn_failed(error: impl fmt::Display) -> StartCause {
+    StartCause::Spawn(format!("failed to {error}"))
+}
+
+/// The last failed start of a slot; every call that waited for it is told the same.
+#[derive(Clone, Debug)]
+pub struct StartFailure {
+    pub at: SystemTime,
+    pub generation: u64,
+    pub cause: StartCause,
+    /// What the server last wrote to stderr, credentials taken out.
+    pub stderr: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+pub enum StartCause {
+    /// The command could not be made out: a program, a variable or a secret is missing. Says what to do.
+    Resolve(String),
+    /// The process could not be created.
+    Spawn(String),
+    /// The process ended before it had answered.
+    Exited(String),
+    /// The answer was not one.
+    Handshake(String),
+    /// There was no answer in time.
+    TimedOut(Duration),
+}
+
+/// Lines of stderr that a sentence quotes; status has them all.
+const QUOTED_LINES: usize = 3;
+
+impl StartFailure {
+    pub(super) fn new(generation: Generation, cause: StartCause, stderr: Vec<String>) -> Self {
+        Self { at: SystemTime::now(), generation: generation.number(), cause, stderr }
+    }
+
+    /// One word for status and metrics.
+    pub fn kind(&self) -> &'static str {
+        match self.cause {
+            StartCause::Resolve(_) => "resolve",
+            StartCause::Spawn(_) => "spawn",
+            StartCause::Exited(_) => "exited",
+            StartCause::Handshake(_) => "handshake",
+            StartCause::TimedOut(_) => "timed_out",
+        }
+    }
+}
+
+impl fmt::Display for StartFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.cause {
+            StartCause::Resolve(why) | StartCause::Spawn(why) => f.write_str(why)?,
+            StartCause::Exited(how) => write!(f, "the server {how} before it had answered `initialize`")?,
+            StartCause::Handshake(why) => write!(f, "the server could not be greeted: {why}")?,
+            StartCause::TimedOut(limit) => {
+                write!(f, "no answer to `initialize` within {} s", limit.as_secs_f64())?;
+            }
+        }
+        let quoted = &self.stderr[self.stderr.len().saturating_sub(QUOTED_LINES)..];
+        if !quoted.is_empty() {
+            write!(f, "; last lines of its stderr: {}", quoted.join(" | "))?;
+        }
+        Ok(())
+    }
+}
