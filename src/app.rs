@@ -92,7 +92,7 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
         tracing::warn!("some connections did not end in time");
     }
     for slot in &unproved {
-        tracing::error!(slot = %slot.key, "could not be proved gone; its keeper goes on trying");
+        tracing::error!(slot = %slot, "could not be proved gone; its keeper goes on trying");
     }
     Ok(if unproved.is_empty() { Exit::Done } else { Exit::NotProved })
 }

@@ -172,7 +172,8 @@ fn a_call_waits_no_longer_than_the_queue_allows() {
 
 #[test]
 fn a_call_that_hangs_times_out_and_the_next_works() {
-    let broker = start(Backend::singleton("fixture").call_seconds(1));
+    let recycle = "on_cancel = { action = \"recycle\", grace_seconds = 0.1 },";
+    let broker = start(Backend::singleton("fixture").call_seconds(1).policy(recycle));
     let session = Session::new(&broker, "fixture");
     check_refused(&session, "hang", "call_timeout");
     check_works(&session);

@@ -36,6 +36,7 @@ impl Readiness {
 /// One instance with what the process table says of it.
 struct Seen {
     id: String,
+    scope_key_hash: String,
     view: SlotView,
     processes: usize,
     rss_bytes: u64,
@@ -99,6 +100,7 @@ fn look(slots: &[std::sync::Arc<Slot>]) -> BTreeMap<String, Vec<Seen>> {
         let owned: Vec<&Process> = view.keeper.map(|keeper| table.descendants(keeper.pid)).unwrap_or_default();
         let seen_slot = Seen {
             id: slot.id.clone(),
+            scope_key_hash: slot.key.scope_key_hash(),
             processes: owned.len(),
             rss_bytes: owned.iter().map(|process| process.rss_bytes).sum(),
             view,
@@ -151,7 +153,7 @@ fn instance_status(seen: &Seen) -> Value {
     let now = SystemTime::now();
     json!({
         "id": seen.id,
-        "scope_key_hash": seen.id,
+        "scope_key_hash": seen.scope_key_hash,
         "state": view.state.as_str(),
         "generation": view.generation.map_or(view.last_generation, |generation| generation.number()),
         "since": timestamp(now - view.since),

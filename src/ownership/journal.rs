@@ -27,6 +27,7 @@ pub struct Journal {
     state_dir: PathBuf,
     broker: ProcessId,
     boot_id: String,
+    installation: String,
     generations: Mutex<BTreeMap<String, u64>>,
     _lock: Flock<File>,
 }
@@ -77,7 +78,14 @@ impl Journal {
             .ok_or(io::ErrorKind::NotFound)
             .map_err(|kind| at(Path::new("/proc"))(kind.into()))?;
         let generations = Mutex::new(read_generations(&generations_path(state_dir))?);
-        Ok(Self { state_dir: state_dir.to_owned(), broker, boot_id, generations, _lock: lock })
+        let installation = read_or_make_installation(&state_dir.join("installation"))?;
+        Ok(Self { state_dir: state_dir.to_owned(), broker, boot_id, installation, generations, _lock: lock })
+    }
+
+    /// What tells this state directory from every other on the machine: it goes into the ids of instances, so that the
+    /// marker of a process is that of one broker alone. Two brokers that had the same marker would sweep each other.
+    pub fn installation(&self) -> &str {
+        &self.installation
     }
 
     /// The highest generation number that this backend ever had; 0 when it had none.
@@ -175,6 +183,21 @@ fn read_generations(path: &Path) -> Result<BTreeMap<String, u64>, JournalError> 
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
         Err(error) => Err(at(path)(error)),
     }
+}
+
+/// 64 random bits in hex, made at the first start.
+fn read_or_make_installation(path: &Path) -> Result<String, JournalError> {
+    match fs::read_to_string(path).map(|text| text.trim().to_owned()) {
+        Ok(known) if known.len() == 16 && known.bytes().all(|b| b.is_ascii_hexdigit()) => return Ok(known),
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(at(path)(error)),
+    }
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(|error| at(path)(io::Error::other(error)))?;
+    let made = format!("{:016x}", u64::from_be_bytes(random));
+    fs::write(path, format!("{made}\n")).map_err(at(path))?;
+    Ok(made)
 }
 
 /// Puts a whole new file in the place of the old one. One caller a path at a time.

@@ -122,7 +122,7 @@ impl Driver {
     }
 
     fn spawn(&mut self, generation: Generation) {
-        tracing::info!(slot = %self.slot.key, %generation, "starting");
+        tracing::info!(slot = %self.slot, %generation, "starting");
         self.services.tally(&self.slot.key.backend, |tally| tally.starts += 1);
         self.running =
             Some(Running { generation, footprint: Footprint::default(), started: None, is_greeted: Arc::default() });
@@ -153,7 +153,7 @@ impl Driver {
                 self.slot.report(generation, Report::Spawned);
             }
             Err(failure) => {
-                tracing::warn!(slot = %self.slot.key, %generation, kind = failure.kind(), "start failed");
+                tracing::warn!(slot = %self.slot, %generation, kind = failure.kind(), "start failed");
                 self.slot.set_failure(failure);
                 self.slot.report(generation, Report::SpawnFailed);
             }
@@ -170,13 +170,13 @@ impl Driver {
                     is_greeted.store(true, Ordering::Relaxed);
                     slot.set_live(Some(live));
                     slot.report(generation, Report::Initialized);
-                    tracing::info!(slot = %slot.key, %generation, "ready");
+                    tracing::info!(slot = %slot, %generation, "ready");
                     // Not before: until here, a lost link is the failure of the handshake, which says why.
                     started.link.lost().await;
                     slot.report(generation, Report::LinkLost);
                 }
                 Err(failure) => {
-                    tracing::warn!(slot = %slot.key, %generation, kind = failure.kind(), "start failed");
+                    tracing::warn!(slot = %slot, %generation, kind = failure.kind(), "start failed");
                     slot.set_failure(failure);
                     slot.report(generation, Report::HandshakeFailed);
                 }
@@ -204,7 +204,7 @@ impl Driver {
         let slot = self.slot.clone();
         match swept {
             Sweep::Empty { killed, .. } => {
-                tracing::info!(slot = %slot.key, %generation, killed, ms = took.as_millis(), "proved gone");
+                tracing::info!(slot = %slot, %generation, killed, ms = took.as_millis(), "proved gone");
                 let Some(running) = self.running.take_if(|running| running.generation == generation) else { return };
                 if let Some(started) = &running.started {
                     // Whoever still waits for an answer of a tree that is gone waits for nothing.
@@ -223,7 +223,7 @@ impl Driver {
                 });
             }
             Sweep::Busy { survivors } => {
-                tracing::error!(slot = %slot.key, %generation, survivors = survivors.len(), "could not be proved gone");
+                tracing::error!(slot = %slot, %generation, survivors = survivors.len(), "could not be proved gone");
                 let cleanup = Cleanup { ok: false, took, survivors: survivors.len() };
                 self.services.tally(&slot.key.backend, |tally| tally.last_cleanup = Some(cleanup));
                 slot.set_cleanup(cleanup, survivors);
@@ -258,7 +258,7 @@ async fn greet(slot: &Slot, generation: Generation, started: &Started) -> Result
     let drift = catalog::drift(&slot.plan().catalog, &tools);
     if !drift.is_empty() {
         tracing::warn!(
-            slot = %slot.key, changed = drift.changed.len(), added = drift.added.len(), removed = drift.removed.len(),
+            slot = %slot, changed = drift.changed.len(), added = drift.added.len(), removed = drift.removed.len(),
             "the server's tools are not those of its catalog"
         );
     }
@@ -294,7 +294,7 @@ async fn watch_root(slot: Arc<Slot>, generation: Generation, started: Started, i
         let cause = StartCause::Exited(described(exit));
         slot.set_failure(StartFailure::new(generation, cause, started.link.stderr_tail()));
     }
-    tracing::info!(slot = %slot.key, %generation, exit = %described(exit), "root ended");
+    tracing::info!(slot = %slot, %generation, exit = %described(exit), "root ended");
     slot.report(generation, Report::RootExited);
 }
 

@@ -1,6 +1,5 @@
 //! What names a slot.
 
-use std::fmt;
 use std::sync::Arc;
 
 use crate::core::digest::Digest;
@@ -26,20 +25,41 @@ pub struct InstanceKey {
 impl InstanceKey {
     /// A digest of the scope key, for status and logs: a session id is a credential and never shows.
     pub fn scope_key_hash(&self) -> String {
-        let text = match &self.scope {
-            ScopeKey::Shared => return "shared".to_owned(),
+        Digest::of(self.scope_text().as_bytes()).short(HASH_DIGITS)
+    }
+
+    /// Short name of the instance, as operators type it and processes carry it: no two slots of this machine share
+    /// one, whatever brokers they belong to.
+    pub fn instance_id(&self, installation: &str) -> String {
+        Digest::of(format!("{installation}\n{}\n{}", self.backend, self.scope_text()).as_bytes()).short(HASH_DIGITS)
+    }
+
+    fn scope_text(&self) -> String {
+        match &self.scope {
+            ScopeKey::Shared => "shared".to_owned(),
             ScopeKey::Session(id) => format!("session:{id:032x}"),
             ScopeKey::Named(name) => format!("named:{name}"),
-        };
-        Digest::of(format!("{}\n{text}", self.backend).as_bytes()).short(HASH_DIGITS)
+        }
     }
 }
 
 /// Hex digits of a scope key's hash: 48 bits, so that ten thousand sessions share one with odds of 1 in 5 million.
 const HASH_DIGITS: usize = 12;
 
-impl fmt::Display for InstanceKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.backend, self.scope_key_hash())
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_belongs_to_one_backend_one_scope_and_one_installation() {
+        let key = |backend: &str, scope| InstanceKey { backend: backend.into(), scope };
+        let ids = [
+            key("a", ScopeKey::Shared).instance_id("x"),
+            key("a", ScopeKey::Shared).instance_id("y"),
+            key("b", ScopeKey::Shared).instance_id("x"),
+            key("a", ScopeKey::Session(1)).instance_id("x"),
+            key("a", ScopeKey::Named("shared".into())).instance_id("x"),
+        ];
+        assert_eq!(ids.iter().collect::<std::collections::BTreeSet<_>>().len(), ids.len());
     }
 }

@@ -94,8 +94,9 @@ impl Supervisor {
             return Err(Full { max });
         }
         let (inbox, orders) = mpsc::unbounded_channel();
+        let id = key.instance_id(self.services.journal.installation());
         let high_water = self.services.journal.high_water(&key.backend);
-        let slot = Arc::new(Slot::new(key.clone(), plan(), high_water, inbox.clone(), self.epoch));
+        let slot = Arc::new(Slot::new(key.clone(), id, plan(), high_water, inbox.clone(), self.epoch));
         registered.slots.insert(key.clone(), slot.clone());
         let driver = Driver::new(slot.clone(), self.services.clone(), orders, inbox);
         self.services.tracker.spawn(driver.run());

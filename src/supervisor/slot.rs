@@ -171,9 +171,16 @@ pub struct SlotView {
     pub dropped: Vec<(&'static str, u64)>,
 }
 
+impl std::fmt::Display for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.key.backend, self.id)
+    }
+}
+
 impl Slot {
     pub(super) fn new(
         key: InstanceKey,
+        id: String,
         plan: Arc<Plan>,
         high_water: u64,
         orders: mpsc::UnboundedSender<Order>,
@@ -193,7 +200,7 @@ impl Slot {
             last_cleanup: None,
             survivors: Vec::new(),
         };
-        Self { id: key.scope_key_hash(), key, state: Mutex::new(state), orders, epoch }
+        Self { id, key, state: Mutex::new(state), orders, epoch }
     }
 
     /// A lease at once, a place in the queue, or a refusal. `deadline` bounds the wait in the queue.
@@ -432,7 +439,7 @@ impl Slot {
             }
             // Cannot be: the core grants only what it was told is initialized, and that is told after `set_live`.
             _ => {
-                tracing::error!(slot = %self.key, generation = %lease.generation, "granted a generation that is not live");
+                tracing::error!(slot = %self, generation = %lease.generation, "granted a generation that is not live");
                 Err(lease)
             }
         }

@@ -70,7 +70,7 @@ async fn bring_up_noted(
         instance_id: slot.id.clone(),
         generation: number,
         instance_dir: dir.path().to_owned(),
-        scope_key_hash: slot.id.clone(),
+        scope_key_hash: slot.key.scope_key_hash(),
         marker: format!("lazy-mcp\\{backend}-{}-{number}", slot.id),
     };
     let launch = plan
@@ -80,7 +80,7 @@ async fn bring_up_noted(
     let started = ownership::start(&services.keeper, &launch, &services.tracker).await.map_err(spawn_failed)?;
     if let Err(e) = entry.started(started.tree.keeper(), started.tree.root()) {
         // The tree is owned all the same; a next broker would have to find it by its marker alone.
-        tracing::warn!(slot = %slot.key, error = %e, "failed to write the journal");
+        tracing::warn!(slot = %slot, error = %e, "failed to write the journal");
     }
     let streams = Streams { stdin: started.pipes.stdin, stdout: started.pipes.stdout, stderr: started.pipes.stderr };
     let link = Link::open(streams, plan.link, &services.tracker);

@@ -238,5 +238,5 @@ fn defaults_hold_where_a_policy_is_silent() {
     let policy = policy("");
     assert_eq!(policy.idle_timeout, Duration::from_secs(120));
     assert_eq!(policy.queue, QueueRules { len_max: 32, wait: Duration::from_secs(60) });
-    assert_eq!((policy.max_concurrency, policy.on_cancel, policy.drift), (1, OnCancel::Keep, DriftRule::Refuse));
+    assert_eq!((policy.max_concurrency, policy.on_cancel, policy.drift), (1, OnCancel::RECYCLE, DriftRule::Refuse));
 }
