@@ -4,9 +4,9 @@
     left_running.py note FILE RUN TARGET    before the run: remember what runs already
     left_running.py check FILE RUN TARGET   after it: list what the run left
 
-A process counts if its environment carries the run's mark (`LAZY_MCP_TEST_RUN=RUN`) or the broker's, if its command
-line names a folder of a test, or if its program lies under TARGET, where cargo builds: the last two find what gave its
-environment away. What ran before does not count, nor does this process with its ancestors.
+A process counts if its environment carries the run's mark (`LAZY_MCP_TEST_RUN=RUN`), if its environment or command
+line names a folder of a test of this run, or if its program lies under TARGET, where cargo builds: the last two find
+what gave its environment away. What ran before does not count, nor does this process with its ancestors.
 """
 
 import json
@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-FOLDERS = (b"/lazy-mcp-test-", b"/lazy-mcp-e2e-")
+FOLDERS = ("/lazy-mcp-test-{}-", "/lazy-mcp-e2e-{}-")
 # A process that was told to end may need a moment; whoever inherits it, another to reap it.
 GRACE_SECONDS = 3
 
@@ -57,7 +57,8 @@ def ancestors(processes: dict[int, tuple[int, int, int]]) -> set[int]:
 
 
 def left(before: set[tuple[int, int]], run: str, target: str) -> list[str]:
-    marks = (f"LAZY_MCP_TEST_RUN={run}".encode(), b"LAZY_MCP_INSTANCE_ID=")
+    mark = f"LAZY_MCP_TEST_RUN={run}".encode()
+    folders = [folder.format(run).encode() for folder in FOLDERS]
     processes = running()
     own = ancestors(processes)
     lines = []
@@ -66,8 +67,8 @@ def left(before: set[tuple[int, int]], run: str, target: str) -> list[str]:
             continue
         command, environment = read(pid, "cmdline"), read(pid, "environ")
         if (
-            any(mark in environment for mark in marks)
-            or any(folder in command for folder in FOLDERS)
+            mark in environment.split(b"\0")
+            or any(folder in command or folder in environment for folder in folders)
             or program(pid).startswith(target.rstrip("/") + "/")
         ):
             words = command.replace(b"\0", b" ").decode(errors="replace").strip()

@@ -18,7 +18,7 @@ readonly DEPS="$PWD/tests/.deps"
 readonly OUT="$PWD/tests/.out"
 mkdir -p "$DEPS" "$OUT"
 
-export LAZY_MCP_TEST_RUN="$$-$(date +%s)"      # everything that this run starts inherits it
+export LAZY_MCP_TEST_RUN="$$"                 # everything that this run starts inherits it or names it
 export LAZY_MCP_TEST_DEPS="$DEPS"
 export npm_config_cache="$DEPS/npm-cache"      # where the shipped `npx` commands find their packages
 export npm_config_update_notifier=false

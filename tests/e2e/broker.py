@@ -22,7 +22,8 @@ class Setup:
     """A folder with `broker.toml`: the shipped one with other paths, idle times and, once known, the port."""
 
     def __init__(self, idle_seconds: int) -> None:
-        self.folder = tempfile.TemporaryDirectory(prefix="lazy-mcp-e2e-")
+        # Named after the run, so that tests/left_running.py knows its processes from those of another run.
+        self.folder = tempfile.TemporaryDirectory(prefix=f"lazy-mcp-e2e-{os.environ.get('LAZY_MCP_TEST_RUN', '')}-")
         self.root = Path(self.folder.name)
         self.config = self.root / "broker.toml"
         self.settings = tomllib.loads((PROJECT / "config/broker.toml").read_text())

@@ -180,7 +180,9 @@ impl Setup {
 
     /// Writes everything but the catalogs, and returns the folder.
     pub fn write(&self) -> TempDir {
-        let dir = tempfile::Builder::new().prefix("lazy-mcp-test-").tempdir().expect("a temporary folder can be made");
+        // Named after the run, so that tests/left_running.py knows its processes from those of another run.
+        let prefix = format!("lazy-mcp-test-{}-", std::env::var("LAZY_MCP_TEST_RUN").unwrap_or_default());
+        let dir = tempfile::Builder::new().prefix(&prefix).tempdir().expect("a temporary folder can be made");
         for folder in ["config", "catalogs", "policies", "state"] {
             std::fs::create_dir(dir.path().join(folder)).expect("the folder is new");
         }
