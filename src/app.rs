@@ -71,7 +71,7 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
 
     let limits = SupervisorLimits { slots_max: SLOTS_MAX };
     let budget = shutdown_budget(&snapshot);
-    let supervisor = Arc::new(Supervisor::new(server.state_dir.clone(), journal, KeeperProgram::own(), limits));
+    let supervisor = Arc::new(Supervisor::new(journal, KeeperProgram::own(), limits));
     let broker = Arc::new(Broker::new(snapshot, supervisor.clone()));
     let shutdown = CancellationToken::new();
     let front = Arc::new(Front::new(broker.clone(), sessions, shutdown.clone()));

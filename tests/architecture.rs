@@ -76,7 +76,7 @@ fn files(module: &str) -> Vec<PathBuf> {
 
 /// Lines of code with their numbers: no comments.
 fn code(path: &Path) -> Vec<(usize, String)> {
-    let text = fs::read_to_string(path).unwrap();
+    let text = fs::read_to_string(path).expect("source files can be read");
     let is_code = |line: &&str| !line.trim_start().starts_with("//");
     let lines = text.lines().enumerate().filter(|(_, line)| is_code(line));
     lines.map(|(i, line)| (i + 1, line.to_owned())).collect()

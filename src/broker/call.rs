@@ -155,6 +155,8 @@ impl Call {
                         // An answer beats the clock. Both are kept in `self`.
                         biased;
                         answer = waiter => {
+                            // It was set for the queue, and the call has a deadline.
+                            self.timer = None;
                             self.phase = match answer {
                                 Ok(granted) => self.send(granted, sends_left),
                                 Err(refused) => Phase::ended(Reply::Fault(Fault::refused(

@@ -158,7 +158,7 @@ impl Fault {
 /// `0.4 s`, `2 s`, `90 s`: as a sentence says it.
 fn seconds(duration: Duration) -> String {
     let tenths = duration.as_millis().div_ceil(100);
-    if tenths % 10 == 0 || tenths > 100 {
+    if tenths.is_multiple_of(10) || tenths > 100 {
         format!("{} s", tenths.div_ceil(10))
     } else {
         format!("{}.{} s", tenths / 10, tenths % 10)

@@ -96,7 +96,7 @@ async fn capture(
 ) -> anyhow::Result<(anyhow::Result<Live>, bool)> {
     become_subreaper().context("become the parent of orphaned processes")?;
     let tracker = TaskTracker::new();
-    let dir = InstanceDir::create(scratch, &backend.name, "capture", 1).context("make a directory for the server")?;
+    let dir = InstanceDir::create(scratch, "capture", 1).context("make a directory for the server")?;
     let context = InstanceContext {
         instance_id: "capture".into(),
         generation: 1,

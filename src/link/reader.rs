@@ -25,7 +25,7 @@ pub(super) async fn run(mut stdout: pipe::Receiver, link: Link) {
             Ok(0) | Err(_) => break,
             Ok(_) => {}
         }
-        while let Some(frame) = lines.next() {
+        while let Some(frame) = lines.take_frame() {
             match frame {
                 Frame::Line(line) => take(&link, &line),
                 Frame::TooLong { head, tail, len } => too_long(&link, &head, &tail, len),

@@ -2,19 +2,22 @@
 
 use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag};
 use nix::sys::stat::{Mode, fchmod};
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
-/// Below the state directory.
-const PARENT: &str = "instances";
-/// Bytes of a backend's or an instance's name; the three parts have to fit into a file name (255).
+/// Bytes of an instance's name; with the generation it has to fit into a file name (255).
 const PART_BYTES_MAX: usize = 100;
+/// Longest temporary directory that instance directories are put into, in bytes.
+///
+/// Chromium makes a Unix socket in its TMPDIR and aborts when the path is too long: 107 bytes are allowed (unix(7)), its
+/// own part is 45, ours (`/lazy-mcp-01234567/0123456789ab-123456`) is 38.
+const TEMP_BYTES_MAX: usize = 107 - 45 - 38;
 /// A browser profile is about 10 deep, a `node_modules` about 30; each level holds a descriptor while it is emptied.
 const DEPTH_MAX: usize = 128;
 /// Files and directories that one removal takes.
@@ -38,15 +41,15 @@ pub enum InstanceDirError {
 }
 
 impl InstanceDir {
-    /// Makes `<state_dir>/instances/<backend>-<instance>-<generation>` with mode 0700, empty: whatever has that name is
-    /// older than the counter of generations and is removed. Blocks on the file system.
+    /// Makes `<parent>/<instance>-<generation>` with mode 0700, empty: whatever has that name is older than the counter
+    /// of generations and is removed. `parent` is made too if need be. Blocks on the file system.
     ///
     /// # Errors
-    /// A name that is none, or what the file system says.
-    pub fn create(state_dir: &Path, backend: &str, instance: &str, generation: u64) -> Result<Self, InstanceDirError> {
-        let path = path_of(state_dir, backend, instance, generation)?;
+    /// A name that is none, a parent that belongs to somebody else, or what the file system says.
+    pub fn create(parent: &Path, instance: &str, generation: u64) -> Result<Self, InstanceDirError> {
+        let path = path_of(parent, instance, generation)?;
         let make = || {
-            DirBuilder::new().recursive(true).mode(0o700).create(state_dir.join(PARENT))?;
+            make_parent(parent)?;
             let make = || DirBuilder::new().mode(0o700).create(&path);
             match make() {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -63,8 +66,8 @@ impl InstanceDir {
     }
 
     /// The directory of a generation of an earlier broker, if it is still there.
-    pub(super) fn find(state_dir: &Path, backend: &str, instance: &str, generation: u64) -> Option<Self> {
-        let path = path_of(state_dir, backend, instance, generation).ok()?;
+    pub(super) fn find(parent: &Path, instance: &str, generation: u64) -> Option<Self> {
+        let path = path_of(parent, instance, generation).ok()?;
         path.symlink_metadata().is_ok().then_some(Self { path })
     }
 
@@ -82,14 +85,38 @@ impl InstanceDir {
     }
 }
 
-fn path_of(state_dir: &Path, backend: &str, instance: &str, generation: u64) -> Result<PathBuf, InstanceDirError> {
-    for part in [backend, instance] {
-        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-        if part.is_empty() || part.len() > PART_BYTES_MAX || part.starts_with('.') || !part.bytes().all(is_plain) {
-            return Err(InstanceDirError::Name { part: part.chars().take(PART_BYTES_MAX).collect() });
-        }
+/// Where the instance directories of an installation go: short, and below the temporary directory, because they are
+/// the TMPDIR of their servers.
+pub fn parent(installation: &str) -> PathBuf {
+    let temp = std::env::temp_dir();
+    let is_short = temp.is_absolute() && temp.as_os_str().len() <= TEMP_BYTES_MAX;
+    let temp = if is_short { temp } else { PathBuf::from("/tmp") };
+    temp.join(format!("lazy-mcp-{}", installation.get(..8).unwrap_or(installation)))
+}
+
+/// The temporary directory is everybody's, so what is there already must be ours alone.
+fn make_parent(parent: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(parent) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => return made,
     }
-    Ok(state_dir.join(PARENT).join(format!("{backend}-{instance}-{generation}")))
+    let meta = parent.symlink_metadata()?;
+    if meta.is_dir() && meta.uid() == geteuid().as_raw() && meta.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!("`{}` is not a directory of ours alone", parent.display()),
+    ))
+}
+
+fn path_of(parent: &Path, instance: &str, generation: u64) -> Result<PathBuf, InstanceDirError> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let is_name = (1..=PART_BYTES_MAX).contains(&instance.len()) && !instance.starts_with('.');
+    if !is_name || !instance.bytes().all(is_plain) {
+        return Err(InstanceDirError::Name { part: instance.chars().take(PART_BYTES_MAX).collect() });
+    }
+    Ok(parent.join(format!("{instance}-{generation}")))
 }
 
 fn remove_all(path: &Path) -> io::Result<()> {
@@ -147,9 +174,9 @@ mod tests {
         let outside = state.path().join("outside");
         fs::create_dir(&outside).unwrap();
         fs::write(outside.join("precious"), "").unwrap();
-        let dir = InstanceDir::create(state.path(), "playwright", "0a1b", 3).unwrap();
+        let dir = InstanceDir::create(state.path(), "0a1b", 3).unwrap();
         let path = dir.path().to_owned();
-        assert_eq!(path, state.path().join("instances/playwright-0a1b-3"));
+        assert_eq!(path, state.path().join("0a1b-3"));
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
         fs::create_dir_all(path.join("profile/cache/deep")).unwrap();
         fs::write(path.join("profile/cache/deep/file"), "").unwrap();
@@ -162,11 +189,33 @@ mod tests {
     }
 
     #[test]
+    fn leaves_room_for_the_sockets_of_a_browser() {
+        let own = "/org.chromium.Chromium.XXXXXX/SingletonSocket".len();
+        let parent = parent("0123456789abcdef");
+        let longest = path_of(&parent, "0123456789ab", 999_999).unwrap();
+        assert!(longest.as_os_str().len() + own <= 107, "{}", longest.display());
+    }
+
+    #[test]
+    fn a_parent_of_somebody_else_is_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        let open = temp.path().join("open");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+        let link = temp.path().join("link");
+        symlink(temp.path(), &link).unwrap();
+        for parent in [open, link] {
+            let error = InstanceDir::create(&parent, "i", 1).unwrap_err();
+            assert!(matches!(error, InstanceDirError::Create { .. }), "{error}");
+        }
+    }
+
+    #[test]
     fn a_link_in_its_place_is_not_followed() {
         let state = tempfile::tempdir().unwrap();
         let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("precious"), "").unwrap();
-        let dir = InstanceDir::create(state.path(), "b", "i", 1).unwrap();
+        let dir = InstanceDir::create(state.path(), "i", 1).unwrap();
         fs::remove_dir(dir.path()).unwrap();
         symlink(outside.path(), dir.path()).unwrap();
         assert!(matches!(dir.remove(), Err(InstanceDirError::Remove { .. })));
@@ -176,9 +225,9 @@ mod tests {
     #[test]
     fn starts_empty_and_is_removed_once() {
         let state = tempfile::tempdir().unwrap();
-        let old = InstanceDir::create(state.path(), "b", "i", 1).unwrap();
+        let old = InstanceDir::create(state.path(), "i", 1).unwrap();
         fs::write(old.path().join("stale"), "").unwrap();
-        let new = InstanceDir::create(state.path(), "b", "i", 1).unwrap();
+        let new = InstanceDir::create(state.path(), "i", 1).unwrap();
         assert_eq!(fs::read_dir(new.path()).unwrap().count(), 0);
         new.remove().unwrap();
         old.remove().unwrap();
@@ -187,17 +236,16 @@ mod tests {
     #[test]
     fn too_deep_is_refused_and_says_so() {
         let state = tempfile::tempdir().unwrap();
-        let dir = InstanceDir::create(state.path(), "b", "i", 1).unwrap();
+        let dir = InstanceDir::create(state.path(), "i", 1).unwrap();
         fs::create_dir_all(dir.path().join("d/".repeat(DEPTH_MAX + 1))).unwrap();
         let error = dir.remove().unwrap_err().to_string();
-        assert!(error.contains("deeper than 128") && error.contains("b-i-1"), "{error}");
+        assert!(error.contains("deeper than 128") && error.contains("i-1"), "{error}");
     }
 
     #[track_caller]
     fn refuses(part: &str) {
         let state = tempfile::tempdir().unwrap();
-        assert!(matches!(InstanceDir::create(state.path(), part, "i", 1), Err(InstanceDirError::Name { .. })));
-        assert!(matches!(InstanceDir::create(state.path(), "b", part, 1), Err(InstanceDirError::Name { .. })));
+        assert!(matches!(InstanceDir::create(state.path(), part, 1), Err(InstanceDirError::Name { .. })));
         assert_eq!(fs::read_dir(state.path()).unwrap().count(), 0);
     }
 

@@ -17,6 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
+use super::instance_dir;
 use super::process_table::{ProcessId, boot_id};
 
 pub use leftovers::Leftover;
@@ -86,6 +87,11 @@ impl Journal {
     /// marker of a process is that of one broker alone. Two brokers that had the same marker would sweep each other.
     pub fn installation(&self) -> &str {
         &self.installation
+    }
+
+    /// Where instance directories go.
+    pub fn instances(&self) -> PathBuf {
+        instance_dir::parent(&self.installation)
     }
 
     /// The highest generation number that this backend ever had; 0 when it had none.

@@ -7,7 +7,8 @@ use serde_json::Value;
 pub struct RpcError {
     pub code: i64,
     pub message: String,
-    pub data: Option<Value>,
+    /// Boxed, because hardly any error has it and all are moved about.
+    pub data: Option<Box<Value>>,
 }
 
 /// `-32700`…`-32600` are JSON-RPC 2.0's own.
@@ -27,7 +28,7 @@ impl RpcError {
     }
 
     pub fn with_data(self, data: Value) -> Self {
-        Self { data: Some(data), ..self }
+        Self { data: Some(Box::new(data)), ..self }
     }
 
     pub fn parse_error(why: &str) -> Self {
@@ -52,7 +53,7 @@ impl RpcError {
         object.insert("code".into(), self.code.into());
         object.insert("message".into(), self.message.clone().into());
         if let Some(data) = &self.data {
-            object.insert("data".into(), data.clone());
+            object.insert("data".into(), (**data).clone());
         }
         Value::Object(object).to_string()
     }

@@ -20,7 +20,7 @@ pub enum Frame {
     TooLong { head: Bytes, tail: Bytes, len: u64 },
 }
 
-/// Splits what is read into lines. The reader appends to `buffer()` and then takes `next()` until it is `None`.
+/// Splits what is read into lines. The reader appends to `buffer()` and then takes frames until it is `None`.
 #[derive(Debug)]
 pub struct Lines {
     buffer: BytesMut,
@@ -49,7 +49,7 @@ impl Lines {
     }
 
     /// The next whole line, or that one was too long.
-    pub fn next(&mut self) -> Option<Frame> {
+    pub fn take_frame(&mut self) -> Option<Frame> {
         loop {
             let Some(at) = memchr::memchr(b'\n', &self.buffer[self.searched..]).map(|i| i + self.searched) else {
                 self.searched = self.buffer.len();
@@ -145,7 +145,7 @@ mod tests {
         let mut out = Vec::new();
         for chunk in chunks {
             lines.buffer().extend_from_slice(chunk.as_bytes());
-            while let Some(frame) = lines.next() {
+            while let Some(frame) = lines.take_frame() {
                 out.push(frame);
             }
         }

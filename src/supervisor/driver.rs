@@ -27,7 +27,7 @@ pub(super) enum Order {
     /// Something is due earlier than the driver thought.
     Look,
     /// The spawn of a generation has come to its end, either way.
-    SpawnEnded(Generation, Footprint, Result<Started, StartFailure>),
+    SpawnEnded(Generation, Footprint, Box<Result<Started, StartFailure>>),
     /// A sweep has come to its end.
     Swept(Generation, Sweep, Duration),
     /// The slot is forgotten.
@@ -76,7 +76,7 @@ impl Driver {
                 order = self.orders.recv() => match order {
                     Some(Order::Do(effect)) => self.perform(effect),
                     Some(Order::SpawnEnded(generation, footprint, result)) => {
-                        self.spawn_ended(generation, footprint, result);
+                        self.spawn_ended(generation, footprint, *result);
                     }
                     Some(Order::Swept(generation, swept, took)) => self.swept(generation, swept, took),
                     Some(Order::Look) => {}
@@ -130,7 +130,7 @@ impl Driver {
         self.tasks.spawn(async move {
             let (footprint, result) = bring_up(&slot, &services, generation).await;
             // An error means that the driver has ended; then the tree is dropped here, and its keeper sweeps it.
-            let _ = inbox.send(Order::SpawnEnded(generation, footprint, result));
+            let _ = inbox.send(Order::SpawnEnded(generation, footprint, Box::new(result)));
         });
     }
 

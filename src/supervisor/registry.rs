@@ -1,7 +1,6 @@
 //! All slots, by their keys, and what they share.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -42,7 +41,6 @@ pub struct Supervisor {
 pub(super) struct Services {
     pub journal: Journal,
     pub keeper: KeeperProgram,
-    pub state_dir: PathBuf,
     /// Everything that the supervisor runs; empty means that no slot and no tree is left.
     pub tracker: TaskTracker,
     registered: Mutex<Registered>,
@@ -74,9 +72,8 @@ struct Registered {
 }
 
 impl Supervisor {
-    pub fn new(state_dir: PathBuf, journal: Journal, keeper: KeeperProgram, limits: SupervisorLimits) -> Self {
-        let services =
-            Services { journal, keeper, state_dir, tracker: TaskTracker::new(), registered: Mutex::default() };
+    pub fn new(journal: Journal, keeper: KeeperProgram, limits: SupervisorLimits) -> Self {
+        let services = Services { journal, keeper, tracker: TaskTracker::new(), registered: Mutex::default() };
         Self { services: Arc::new(services), limits, epoch: Instant::now() }
     }
 

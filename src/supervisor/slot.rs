@@ -53,7 +53,7 @@ struct State {
 #[derive(Debug)]
 struct Waiting {
     caller: Caller,
-    answer: oneshot::Sender<Result<Granted, Refused>>,
+    answer: oneshot::Sender<Answer>,
 }
 
 /// The generation that runs, as far as it has come.
@@ -94,6 +94,9 @@ pub struct Granted {
     pub drifted: Arc<BTreeSet<String>>,
 }
 
+/// What a waiter is told.
+type Answer = Result<Granted, Refused>;
+
 /// Why there is no lease.
 #[derive(Clone, Debug)]
 pub enum Refused {
@@ -126,12 +129,12 @@ impl Drop for Lease {
 pub struct Waiter {
     slot: Arc<Slot>,
     id: WaiterId,
-    answer: oneshot::Receiver<Result<Granted, Refused>>,
+    answer: oneshot::Receiver<Answer>,
     is_answered: bool,
 }
 
 impl Future for Waiter {
-    type Output = Result<Granted, Refused>;
+    type Output = Answer;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let answer = std::task::ready!(Pin::new(&mut self.answer).poll(cx));
@@ -372,9 +375,9 @@ impl Slot {
         let mut answers = Answers::default();
         for id in &ids {
             if let Some(waiting) = state.waiting.remove(id) {
-                answers.0.push((waiting.answer, Err(Refused::Cancelled)));
+                answers.to_waiters.push((waiting.answer, Err(Refused::Cancelled)));
             }
-            answers.0.extend(self.step(&mut state, Event::Abandon(*id), None).0);
+            answers.absorb(self.step(&mut state, Event::Abandon(*id), None));
         }
         drop(state);
         answers.deliver();
@@ -388,7 +391,7 @@ impl Slot {
         self: &Arc<Self>,
         state: &mut State,
         event: Event,
-        mut own: Option<(WaiterId, &mut Option<Result<Granted, Refused>>)>,
+        mut own: Option<(WaiterId, &mut Option<Answer>)>,
     ) -> Answers {
         let mut effects = std::mem::take(&mut state.effects);
         state.core.step(self.now(), event, &state.plan.limits, &mut effects);
@@ -400,7 +403,7 @@ impl Slot {
                     (
                         id,
                         self.granted(state, lease).map_err(|lease| {
-                            answers.1.push(lease);
+                            answers.unwanted.push(lease);
                             Refused::By(Refusal::StartFailed, state.last_failure.clone())
                         }),
                     )
@@ -415,10 +418,10 @@ impl Slot {
                 Some((own_id, place)) if *own_id == id => **place = Some(answer),
                 _ => {
                     if let Some(waiting) = state.waiting.remove(&id) {
-                        answers.0.push((waiting.answer, answer));
+                        answers.to_waiters.push((waiting.answer, answer));
                     } else {
                         // The waiter left in this moment; a lease in the answer must not be dropped under the lock.
-                        answers.1.extend(answer.ok().map(|granted| granted.lease));
+                        answers.unwanted.extend(answer.ok().map(|granted| granted.lease));
                     }
                 }
             }
@@ -485,15 +488,26 @@ impl State {
     }
 }
 
-/// Answers to be delivered without the lock, and leases to be released without it.
+/// What a step decided for others than the one who caused it.
 #[derive(Default)]
-struct Answers(Vec<(oneshot::Sender<Result<Granted, Refused>>, Result<Granted, Refused>)>, Vec<Lease>);
+struct Answers {
+    to_waiters: Vec<(oneshot::Sender<Answer>, Answer)>,
+    /// Leases that nobody takes: they release themselves, which must not happen under the lock.
+    unwanted: Vec<Lease>,
+}
 
 impl Answers {
+    fn absorb(&mut self, other: Self) {
+        self.to_waiters.extend(other.to_waiters);
+        self.unwanted.extend(other.unwanted);
+    }
+
+    /// To be called without the lock.
     fn deliver(self) {
-        for (to, answer) in self.0 {
+        for (to, answer) in self.to_waiters {
             // An error hands the answer back, and a lease in it releases itself.
             let _ = to.send(answer);
         }
+        drop(self.unwanted);
     }
 }

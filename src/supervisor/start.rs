@@ -64,7 +64,7 @@ async fn bring_up_noted(
     let (backend, number) = (&*slot.key.backend, generation.number());
     let entry = services.journal.begin(backend, &slot.id, number).map_err(spawn_failed)?;
     let entry = footprint.entry.insert(entry);
-    let dir = InstanceDir::create(&services.state_dir, backend, &slot.id, number).map_err(spawn_failed)?;
+    let dir = InstanceDir::create(&services.journal.instances(), &slot.id, number).map_err(spawn_failed)?;
     let dir = footprint.dir.insert(dir);
     let context = InstanceContext {
         instance_id: slot.id.clone(),

@@ -128,7 +128,7 @@ async fn play_a_broker_with_a_journal() {
     let journal = Journal::open(&path).unwrap();
     let instance = instance(&path);
     let mut entry = journal.begin("git", &instance, 4).unwrap();
-    InstanceDir::create(&path, "git", &instance, 4).unwrap();
+    InstanceDir::create(&journal.instances(), &instance, 4).unwrap();
     let launch = Launch {
         program: "/usr/bin/perl".into(),
         args: vec![path.join("server.pl").display().to_string()],

@@ -101,7 +101,7 @@ impl Journal {
 
     fn forget(&self, path: &Path, record: &Record) -> Result<(), JournalError> {
         let Record { backend, instance, generation, .. } = record;
-        if let Some(dir) = InstanceDir::find(&self.state_dir, backend, instance, *generation)
+        if let Some(dir) = InstanceDir::find(&self.instances(), instance, *generation)
             && let Err(error) = dir.remove()
         {
             // Files that stay keep nobody from starting.
