@@ -48,7 +48,7 @@ impl InstanceDir {
     /// A name that is none, a parent that belongs to somebody else, or what the file system says.
     pub fn create(parent: &Path, instance: &str, generation: u64) -> Result<Self, InstanceDirError> {
         let path = path_of(parent, instance, generation)?;
-        let make = || {
+        let make_once = || {
             make_parent(parent)?;
             let make = || DirBuilder::new().mode(0o700).create(&path);
             match make() {
@@ -58,6 +58,11 @@ impl InstanceDir {
                 }
                 made => made,
             }
+        };
+        let make = || match make_once() {
+            // The last directory beside this one was removed in this moment, and the parent with it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => make_once(),
+            made => made,
         };
         match make() {
             Ok(()) => Ok(Self { path }),
@@ -75,13 +80,18 @@ impl InstanceDir {
         &self.path
     }
 
-    /// Removes the directory and all below it, and follows no link out of it. To be called after the proof that the
+    /// Removes the directory and all below it, and follows no link out of it; the parent too when it is empty then. To be called after the proof that the
     /// tree is empty. Blocks on the file system; a browser profile takes some milliseconds.
     ///
     /// # Errors
     /// What the file system says; deeper than 128 levels or more than a million entries.
     pub fn remove(self) -> Result<(), InstanceDirError> {
-        remove_all(&self.path).map_err(|source| InstanceDirError::Remove { path: self.path, source })
+        remove_all(&self.path).map_err(|source| InstanceDirError::Remove { path: self.path.clone(), source })?;
+        if let Some(parent) = self.path.parent() {
+            // Not empty as a rule: then others need it.
+            let _ = std::fs::remove_dir(parent);
+        }
+        Ok(())
     }
 }
 
