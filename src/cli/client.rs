@@ -48,7 +48,7 @@ impl Session {
 /// `/status` of the broker at `base`.
 pub(super) async fn status(base: &str) -> anyhow::Result<Value> {
     let response = http()?.get(format!("{base}/status")).timeout(PAGE_TIMEOUT).send().await;
-    let response = response.map_err(|e| not_reached(base, &e.without_url().to_string()))?;
+    let response = response.map_err(|e| not_reached(base, &root_cause(&e)))?;
     let text = response.text().await.context("read /status")?;
     serde_json::from_str(&text).map_err(|_| not_reached(base, "what answers there is no lazy-mcp broker"))
 }
@@ -69,6 +69,15 @@ async fn check_served(base: &str, backend: &str) -> anyhow::Result<()> {
 fn http() -> anyhow::Result<reqwest::Client> {
     // Loopback is never behind a proxy, whatever the environment says.
     reqwest::Client::builder().no_proxy().build().context("make an HTTP client")
+}
+
+/// `connection refused` says more than the layers above it.
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string()
 }
 
 fn not_reached(base: &str, why: &str) -> anyhow::Error {
