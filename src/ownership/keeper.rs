@@ -8,6 +8,7 @@
 //! sweeps until nothing is left.
 
 mod control;
+mod footprint;
 
 use std::io;
 use std::os::fd::AsFd;
@@ -82,6 +83,8 @@ impl Keeper {
                         Ok(root) => {
                             self.root = Some(root);
                             self.control.report(&Report::Spawned { root })?;
+                            // From here on there is little to do, for hours maybe.
+                            footprint::drop_clean_pages();
                         }
                         Err((failure, message)) => {
                             return self.control.report(&Report::SpawnFailed { failure, message });

@@ -7,7 +7,7 @@ use lazy_mcp_broker::core::launch::Launch;
 use lazy_mcp_broker::ownership::{SpawnFailure, StartError};
 use tokio::io::AsyncReadExt;
 
-use crate::support::{BUDGET, Scene, assert_empty, command_line};
+use crate::support::{BUDGET, Scene, assert_empty, command_line, eventually};
 
 async fn check(scene: &Scene, launch: &Launch, expected: SpawnFailure, says: &str) {
     let error = scene.try_start(launch).await.expect_err("not executed");
@@ -116,6 +116,13 @@ async fn the_server_gets_its_launch_and_nothing_of_ours() {
     let keeper = tree.keeper().pid;
     assert_eq!((command_line(keeper).as_str(), of(keeper, "environ").as_str()), ("lazy-mcp\0keeper\0", ""));
     assert_eq!(of(keeper, "comm"), "lazy-mcp-keeper\n");
+    eventually("it gives back what only its start needed", BUDGET, || {
+        // Relocated data, heap and stack; the pages of the file that a build has just written are counted as one's own.
+        let files = of(keeper, "smaps_rollup");
+        let kib =
+            files.lines().find_map(|line| line.strip_prefix("Pss_File:")?.strip_suffix("kB")?.trim().parse().ok());
+        kib.is_some_and(|kib: u64| kib < 4096)
+    });
     // Its pipes are the server's alone: the end of the server is the end of file.
     let held = held(keeper);
     assert!(!held.iter().any(|to| to.starts_with("pipe:") || to.starts_with("/etc")), "{held:?}");
