@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 use crate::broker::Broker;
 use crate::exit::{Exit, Failure};
 use crate::front::{Front, Sessions};
-use crate::ownership::{Journal, KeeperProgram, become_subreaper};
+use crate::ownership::{Journal, KeeperProgram, become_subreaper, drop_clean_pages};
 use crate::snapshot::{self, Backend, Snapshot};
 use crate::supervisor::{Supervisor, SupervisorLimits};
 use crate::telemetry;
@@ -104,6 +104,8 @@ async fn prove_leftovers_gone(broker: Arc<Broker>, shutdown: CancellationToken) 
             Ok(()) => {
                 broker.readiness.set(Vec::new());
                 tracing::info!("ready");
+                // Compiling policies and parsing catalogs is over: at rest the broker is a few hundred KiB of code.
+                drop_clean_pages();
                 return;
             }
             Err(reason) => {

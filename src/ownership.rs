@@ -15,6 +15,7 @@
 //! wait(2), unix(7) SCM_RIGHTS, proc(5) `/proc/pid/stat`.
 
 mod children;
+mod footprint;
 pub mod instance_dir;
 pub mod journal;
 pub mod keeper;
@@ -26,6 +27,7 @@ pub mod tree;
 mod wire;
 
 pub use children::become_subreaper;
+pub use footprint::drop_clean_pages;
 pub use instance_dir::InstanceDir;
 pub use journal::Journal;
 pub use process_table::{Process, ProcessId, ProcessTable, boot_id};

@@ -8,7 +8,6 @@
 //! sweeps until nothing is left.
 
 mod control;
-mod footprint;
 
 use std::io;
 use std::os::fd::AsFd;
@@ -84,7 +83,7 @@ impl Keeper {
                             self.root = Some(root);
                             self.control.report(&Report::Spawned { root })?;
                             // From here on there is little to do, for hours maybe.
-                            footprint::drop_clean_pages();
+                            super::footprint::drop_clean_pages();
                         }
                         Err((failure, message)) => {
                             return self.control.report(&Report::SpawnFailed { failure, message });

@@ -1,7 +1,8 @@
-//! Giving back what only the start of the keeper needed.
+//! Giving back what only the start of a process needed.
 //!
-//! The binary is the broker's, and the kernel maps sixteen pages of it around each one that is touched, so after its
-//! start a keeper of 0.7 MiB looks like one of 7. What was only read can be dropped: it is read again when touched.
+//! The kernel maps sixteen pages of the binary around each one that is touched, so after its start a keeper of 0.7 MiB
+//! looks like one of 7, and a broker that has compiled its policies like one of 13. What was only read can be dropped:
+//! it is read again, from the page cache, when it is touched.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -12,7 +13,7 @@ use nix::libc;
 /// Relocated data is a mapping of a file too, and its pages are anonymous: those mappings stay.
 ///
 /// Where the kernel shows no such table, nothing is dropped.
-pub(super) fn drop_clean_pages() {
+pub fn drop_clean_pages() {
     let Ok(table) = File::open("/proc/self/smaps") else { return };
     let mut mapping = None;
     let mut clean = Vec::new();
@@ -46,8 +47,8 @@ fn clean_mapping(line: &str) -> Option<(usize, usize)> {
 #[expect(unsafe_code, reason = "the kernel takes addresses")]
 fn give_back(start: usize, len: usize) {
     // SAFETY: a private mapping of a file, without a page of this process's own: the next access reads the same bytes
-    // from the file. It was so when the table was read, and the only thread has written to none of them since, because
-    // they are read-only.
+    // from the file. It was so when the table was read, and no thread has written to any of them since, because they are
+    // read-only.
     unsafe { libc::madvise(start as *mut libc::c_void, len, libc::MADV_DONTNEED) };
 }
 
