@@ -83,7 +83,7 @@ impl Default for QueueRules {
 fn queue(fields: &mut Fields<'_>) -> QueueRules {
     let default = QueueRules::default();
     QueueRules {
-        len_max: fields.whole("limit", 0..=QUEUE_LEN_MAX).map_or(default.len_max, |limit| limit as usize),
+        len_max: fields.whole("limit", 1..=QUEUE_LEN_MAX).map_or(default.len_max, |limit| limit as usize),
         wait: fields.seconds("wait_seconds", 0.0..=3_600.0).unwrap_or(default.wait),
     }
 }

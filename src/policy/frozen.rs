@@ -43,7 +43,7 @@ pub enum Scope {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueRules {
-    /// Calls that may wait for one instance; 0 refuses what cannot run at once.
+    /// Calls that may wait for one instance; at least 1, because the first call waits for the start.
     pub len_max: usize,
     /// How long one of them may wait.
     pub wait: Duration,
@@ -72,7 +72,8 @@ pub enum DriftRule {
 /// What holds for calls of one tool. Cheap to clone; worth keeping for the life of a snapshot.
 #[derive(Clone, Debug)]
 pub struct ToolPlan {
-    /// From the moment the call is written to the server; `None` leaves it to the configuration.
+    /// From the arrival of the call to its answer, time in the queue and of a start included; `None` leaves it to the
+    /// configuration.
     pub deadline: Option<Duration>,
     pub arguments: ArgumentRules,
     pub results: ResultRules,
