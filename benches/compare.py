@@ -11,6 +11,7 @@ DIR holds the programs `floor`, `echo-mcp` and `mcp-load`; FILE is a release bui
 """
 
 import argparse
+import http.client
 import json
 import os
 import pathlib
@@ -257,23 +258,68 @@ def main():
         rest.stop()
 
     config, port = bench.config("sessions", 20, 20000)
-    ours = bench.lazy(config, port)
+    ours, _ = first_initialize_ms(bench, config, port)
     try:
-        bench.load(ours, "initialize", "--requests", 10)
+        open_sessions(port, 1)
         before = rss_mib(ours.pid)
-        bench.load(ours, "initialize", "--requests", 9000)
-        bench.row("resident for each idle session, KiB", f"{(rss_mib(ours.pid) - before) * 1024 / 9000:.2f}", "≤ 2")
+        open_sessions(port, 9999)
+        bench.row("resident for each idle session of 10,000, KiB", f"{(rss_mib(ours.pid) - before) * 1024 / 9999:.2f}", "≤ 2")
     finally:
         ours.stop()
 
+    added(bench)
+    peak(bench)
     cold(bench)
     shutil.rmtree(bench.dir)
 
 
+def open_sessions(port, count):
+    """Sessions that are never ended."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}})
+    for _ in range(count):
+        connection.request("POST", "/echo0/mcp", body, {"content-type": "application/json", "accept": "application/json, text/event-stream"})
+        connection.getresponse().read()
+
+
+def peak(bench):
+    """What relaying a large result costs over rest, at its highest."""
+    config, port = bench.config("peak", 20, 20000)
+    server = bench.lazy(config, port)
+    try:
+        bench.load(server, "tools_call_echo", "--requests", 100)
+        before = rss_mib(server.pid)
+        pathlib.Path(f"/proc/{server.pid}/clear_refs").write_text("5")
+        bench.load(server, "tools_call_blob", "--size", 10 * 2**20, "--requests", 5)
+        status = pathlib.Path(f"/proc/{server.pid}/status").read_text()
+        high = int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024
+        bench.row("peak resident while relaying 10 MiB, over rest ÷ 10 MiB", f"{(high - before) / 10:.2f}", "≤ 3")
+    finally:
+        server.stop()
+
+
+def added(bench):
+    """What HTTP and relay add to a call, against what the floor adds."""
+    config, port = bench.config("added", 20, 20000)
+    ours, floor = bench.lazy(config, port), bench.floor(20, 20000)
+    direct, a, b = [], [], []
+    try:
+        for _ in range(bench.rounds):
+            argv = [str(bench.tools / "mcp-load"), "--stdio", " ".join(bench.echo(20, 20000)), "tools_call_echo", "--requests", "5000"]
+            direct.append(json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)["p50_us"])
+            b.append(bench.load(floor, "tools_call_echo", "--requests", 5000)["p50_us"])
+            a.append(bench.load(ours, "tools_call_echo", "--requests", 5000)["p50_us"])
+        base = statistics.median(direct)
+        ours_added, floor_added = statistics.median(a) - base, statistics.median(b) - base
+        bench.row("added p50 over direct stdio ÷ the floor's added", f"{ours_added / floor_added:.2f}", "≤ 2.0", f"{ours_added:.0f} against {floor_added:.0f} µs")
+    finally:
+        ours.stop()
+        floor.stop()
+
+
 def cold(bench):
     """The first call of a stopped backend, less the server's own start, less a warm call."""
-    import http.client
-
     config, port = bench.config("cold", 20, 20000, scope="session")
     server, _ = first_initialize_ms(bench, config, port)
     headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
