@@ -22,6 +22,9 @@ use crate::telemetry;
 
 /// Proving that nothing of an earlier broker is left takes at most this long at one go; it is tried until it succeeds.
 const LEFTOVERS_BUDGET: Duration = Duration::from_secs(10);
+/// The first try is short, because nobody is answered before its end. A dead broker's keepers need some tens of
+/// milliseconds to do it by themselves.
+const LEFTOVERS_FIRST_BUDGET: Duration = Duration::from_secs(3);
 /// Between two tries.
 const LEFTOVERS_AGAIN: Duration = Duration::from_secs(5);
 /// Slots kept at the same time, stopped ones included. Far more browsers than a workstation can run; it bounds what a
@@ -77,14 +80,19 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
     let front = Arc::new(Front::new(broker.clone(), sessions, shutdown.clone()));
 
     broker.readiness.set(vec!["looking for processes that an earlier broker left".into()]);
+    // Before anybody is answered: clients that connect meanwhile wait a moment, which is better than to be refused.
+    let is_clear = leftovers_are_gone(&broker, LEFTOVERS_FIRST_BUDGET).await;
     announce(&broker.snapshot(), address);
     let mut signals = Signals::listen().context("listen for signals")?;
     let tasks = TaskTracker::new();
     let serving = tasks.spawn(crate::front::serve(listener, front.clone()));
-    tasks.spawn(prove_leftovers_gone(broker.clone(), shutdown.clone()));
+    if !is_clear {
+        tasks.spawn(prove_leftovers_gone(broker.clone(), shutdown.clone()));
+    }
     tasks.spawn(expire_sessions(front.clone(), shutdown.clone()));
     let name = signals.next().await;
     tracing::info!(signal = name, "shutting down: calls under way may end, then everything is stopped");
+    broker.readiness.set(vec!["shutting down".into()]);
 
     let unproved = supervisor.shutdown(budget).await;
     shutdown.cancel();
@@ -97,22 +105,27 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
     Ok(if unproved.is_empty() { Exit::Done } else { Exit::NotProved })
 }
 
-/// Ready means that nothing of an earlier broker is left, so it is tried until that is proved.
-async fn prove_leftovers_gone(broker: Arc<Broker>, shutdown: CancellationToken) {
-    loop {
-        match broker.supervisor.sweep_leftovers(LEFTOVERS_BUDGET).await {
-            Ok(()) => {
-                broker.readiness.set(Vec::new());
-                tracing::info!("ready");
-                // Compiling policies and parsing catalogs is over: at rest the broker is a few hundred KiB of code.
-                drop_clean_pages();
-                return;
-            }
-            Err(reason) => {
-                tracing::error!(%reason, "leftovers of an earlier broker");
-                broker.readiness.set(vec![reason]);
-            }
+/// Ready means that nothing of an earlier broker is left. Whether that was proved.
+async fn leftovers_are_gone(broker: &Broker, budget: Duration) -> bool {
+    match broker.supervisor.sweep_leftovers(budget).await {
+        Ok(()) => {
+            broker.readiness.set(Vec::new());
+            tracing::info!("ready");
+            // Compiling policies and parsing catalogs is over: at rest the broker is a few hundred KiB of code.
+            drop_clean_pages();
+            true
         }
+        Err(reason) => {
+            tracing::error!(%reason, "not ready");
+            broker.readiness.set(vec![reason]);
+            false
+        }
+    }
+}
+
+/// Tries until it is proved.
+async fn prove_leftovers_gone(broker: Arc<Broker>, shutdown: CancellationToken) {
+    while !leftovers_are_gone(&broker, LEFTOVERS_BUDGET).await {
         tokio::select! {
             () = tokio::time::sleep(LEFTOVERS_AGAIN) => {}
             () = shutdown.cancelled() => return,
@@ -172,7 +185,11 @@ impl Signals {
     }
 }
 
+/// Made for us alone. One that is there is taken as it is, unless others could put files into it.
 fn make_private_dir(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o700))
+    if fs::metadata(path)?.permissions().mode() & 0o022 != 0 {
+        return Err(io::Error::other("others can write to it; choose another `state_dir`, or `chmod go-w` it"));
+    }
+    Ok(())
 }

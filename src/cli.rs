@@ -4,15 +4,19 @@ mod call;
 mod capture;
 mod check;
 mod client;
+mod decide;
 mod probe;
 mod status;
 
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::Config;
+use crate::catalog::Decision;
+use crate::config::{BackendConfig, Config};
+use crate::core::diagnostic::suggestion;
 use crate::exit::{Exit, Failure, code_of};
 
 /// A broker between MCP clients and expensive stdio MCP servers.
@@ -74,6 +78,21 @@ enum CatalogCommand {
         /// The backend, as the configuration names it.
         backend: String,
     },
+    /// Let clients see a tool of the catalog.
+    Enable {
+        /// The backend, as the configuration names it.
+        backend: String,
+        tool: String,
+    },
+    /// Hide a tool of the catalog from clients; a call of it is refused as unknown.
+    Exclude {
+        /// The backend, as the configuration names it.
+        backend: String,
+        tool: String,
+        /// Why, for whoever reads the catalog next.
+        #[arg(long)]
+        reason: String,
+    },
 }
 
 /// Where the broker is.
@@ -105,6 +124,12 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Status { json, broker } => status::run(&base_url(&broker, config)?, json),
         Command::Call(args) => call::run(&base_url(&args.broker, config)?, &args),
         Command::Catalog(CatalogCommand::Capture { backend }) => capture::run(&config()?, &backend),
+        Command::Catalog(CatalogCommand::Enable { backend, tool }) => {
+            decide::run(&config()?, &backend, &tool, Decision::Enabled)
+        }
+        Command::Catalog(CatalogCommand::Exclude { backend, tool, reason }) => {
+            decide::run(&config()?, &backend, &tool, Decision::Excluded { reason })
+        }
         Command::Probe(args) => probe::run(&config()?, &args),
     }
 }
@@ -118,14 +143,14 @@ fn report(error: &anyhow::Error) {
     eprint_line(&text);
 }
 
-#[expect(clippy::print_stderr, reason = "the command line speaks to people here")]
 fn eprint_line(text: &str) {
-    eprintln!("{text}");
+    // Nobody may be reading any more; then there is nobody to tell.
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
-#[expect(clippy::print_stdout, reason = "the command line prints its facts here")]
 fn print_line(text: &str) {
-    println!("{text}");
+    // As above: `lazy-mcp status | head -1` is no fault.
+    let _ = writeln!(io::stdout(), "{text}");
 }
 
 fn config_path(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
@@ -152,6 +177,21 @@ fn base_url(broker: &BrokerArgs, config: impl FnOnce() -> anyhow::Result<PathBuf
         Some(url) => Ok(url.trim_end_matches('/').to_owned()),
         None => Ok(url_of(&crate::config::load_alone(&config()?)?)),
     }
+}
+
+/// A backend of the configuration; a wrong name is told with the nearest one.
+fn backend_of<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a BackendConfig> {
+    config.backends.get(name).ok_or_else(|| {
+        let hint = suggestion(name, config.backends.keys().map(String::as_str));
+        Failure::new(Exit::Usage, format!("no backend '{name}' in `{}`{hint}", config.path.display())).into()
+    })
+}
+
+/// A file whole or not at all.
+fn replace_file(path: &Path, text: &str) -> io::Result<()> {
+    let part = path.with_extension("part");
+    std::fs::write(&part, text)?;
+    std::fs::rename(&part, path)
 }
 
 fn url_of(config: &Config) -> String {

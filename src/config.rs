@@ -21,7 +21,7 @@ mod template;
 mod vars;
 
 pub use environment::{ALLOWED_ALWAYS, EnvValue, Surroundings};
-pub use load::{load, load_alone};
+pub use load::{load, load_alone, read};
 pub use model::{
     BackendConfig, Config, DEFAULT_LISTEN, Deadlines, Ownership, Probe, RESERVED_NAMES, ReviewMode, ServerConfig, Var,
     Vars,

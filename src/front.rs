@@ -8,6 +8,7 @@ mod guard;
 mod legacy;
 mod modern;
 mod pages;
+mod places;
 mod post;
 mod respond;
 mod serve;

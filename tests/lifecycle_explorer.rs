@@ -174,6 +174,7 @@ fn to_be_seen(scale: &Scale) -> BTreeSet<&'static str> {
         "cleanup failed",
         "retired",
         "exited",
+        "link lost",
         "drained",
     ]);
     if scale.patience.len() > scale.limits.queue_len_max {
@@ -201,6 +202,7 @@ fn kind(effect: Effect) -> &'static str {
         Effect::Refuse(_, Refusal::CleanupFailed) => "cleanup failed",
         Effect::Refuse(_, Refusal::Retired) => "retired",
         Effect::FailLeases(_, LeaseLoss::Exited) => "exited",
+        Effect::FailLeases(_, LeaseLoss::LinkLost) => "link lost",
         Effect::FailLeases(_, LeaseLoss::Recycled) => "recycled",
         Effect::FailLeases(_, LeaseLoss::Drained) => "drained",
     }

@@ -53,7 +53,7 @@ apt_has() {
   command -v "$1" >/dev/null || apt_install "$2"
 }
 
-apt_install_all() {
+apt_install() {
   echo "installing $*"
   as_root apt-get update -qq
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >"$OUT/apt.log" 2>&1 ||

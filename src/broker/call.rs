@@ -210,7 +210,7 @@ impl Call {
         loop {
             let slot = match supervisor.slot(&key, || self.backend.plan.clone()) {
                 Ok(slot) => slot,
-                Err(full) => return Phase::ended(Reply::Fault(Fault::crowded(&self.backend.name, full.max))),
+                Err(none) => return Phase::ended(Reply::Fault(Fault::no_slot(&self.backend.name, none))),
             };
             match self.acquire(&slot, SENDS_MAX) {
                 Some(phase) => return phase,
@@ -221,7 +221,7 @@ impl Call {
 
     /// `None`: the slot was forgotten in this moment.
     fn acquire(&mut self, slot: &Arc<Slot>, sends_left: usize) -> Option<Phase> {
-        let caller = Caller { client: self.client.key, id: self.request.id() };
+        let caller = Caller { client: self.client.key, id: self.request.id(), deadline: self.deadline };
         let wait_until = self.deadline.min(self.arrived + self.backend.policy.queue.wait);
         Some(match slot.acquire(caller, wait_until) {
             Acquired::Forgotten => return None,
@@ -240,14 +240,20 @@ impl Call {
         }
         let Granted { lease, link, .. } = granted;
         let (slot, generation, id) = (lease.slot().clone(), lease.generation, lease.id.0);
-        let caller = Caller { client: self.client.key, id: self.request.id() };
+        let caller = Caller { client: self.client.key, id: self.request.id(), deadline: self.deadline };
         match link.call(id, &self.request, self.arguments.as_deref(), self.client.era, caller, Box::new(lease)) {
-            Ok(call) => Phase::Running { slot, link, generation, call },
-            Err(_not_sent) if sends_left > 1 => match self.acquire(&slot, sends_left - 1) {
-                Some(phase) => phase,
-                None => Phase::ended(Reply::Fault(Fault::lost(&self.backend.name, Loss::Exited))),
-            },
-            Err(_not_sent) => Phase::ended(Reply::Fault(Fault::lost(&self.backend.name, Loss::Exited))),
+            Ok(call) => {
+                if call.is_due_first {
+                    slot.look();
+                }
+                Phase::Running { slot, link, generation, call }
+            }
+            Err(_not_sent) => {
+                // Told before anybody reports it, so that the core does not grant the same generation again.
+                slot.link_is_lost(generation);
+                let again = if sends_left > 1 { self.acquire(&slot, sends_left - 1) } else { None };
+                again.unwrap_or_else(|| Phase::ended(Reply::Fault(Fault::not_sent(&self.backend.name))))
+            }
         }
     }
 
@@ -257,6 +263,7 @@ impl Call {
             Outcome::Answered(answer) => return self.answer(answer),
             Outcome::TooLarge { len, max } => Fault::result_too_large(backend, len, max),
             Outcome::Cancelled => Fault::cancelled(),
+            Outcome::TimedOut => Fault::call_timeout(backend, self.allowed()),
             Outcome::Lost(loss) => Fault::lost(backend, loss),
         }))
     }
@@ -283,11 +290,14 @@ impl Call {
 
     /// The deadline has come: the server is told, the lease stays out until it answers or is recycled.
     fn run_out_of_time(&mut self) {
-        let allowed = self.deadline.saturating_duration_since(self.arrived);
-        let ended = Phase::ended(Reply::Fault(Fault::call_timeout(&self.backend.name, allowed)));
+        let ended = Phase::ended(Reply::Fault(Fault::call_timeout(&self.backend.name, self.allowed())));
         if let Phase::Running { slot, link, generation, call } = std::mem::replace(&mut self.phase, ended) {
-            slot.give_up(&link, generation, call.upstream_id, "the deadline of the call has passed");
+            slot.time_out(&link, generation, call.upstream_id);
         }
+    }
+
+    fn allowed(&self) -> Duration {
+        self.deadline.saturating_duration_since(self.arrived)
     }
 }
 
@@ -298,7 +308,7 @@ impl Drop for Call {
             Era::Modern => {
                 slot.give_up(link, *generation, call.upstream_id, "the client closed the stream");
             }
-            Era::Legacy => slot.abandon_call(link, call.upstream_id, self.deadline),
+            Era::Legacy => link.abandon(call.upstream_id),
         }
     }
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::core::lifecycle::Refusal;
 use crate::link::Loss;
 use crate::protocol::version::Era;
-use crate::supervisor::Refused;
+use crate::supervisor::{NoSlot, Refused};
 
 /// A tool result that says what happened and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +27,15 @@ impl Fault {
     pub fn refused(backend: &str, refused: &Refused, waited: Duration) -> Self {
         let (refusal, failure) = match refused {
             Refused::Cancelled => return Self::cancelled(),
+            Refused::StillStarting => {
+                let waited = seconds(waited);
+                return Self::new(
+                    "start_timeout",
+                    format!(
+                        "'{backend}' is still starting after {waited}; the call was not sent. The start goes on: call again."
+                    ),
+                );
+            }
             Refused::By(refusal, failure) => (*refusal, failure),
         };
         let waited = seconds(waited);
@@ -45,18 +54,13 @@ impl Fault {
             Refusal::StartFailed => Self::new("start_failed", format!("'{backend}' could not be started{because}")),
             Refusal::StartTimeout => Self::new(
                 "start_timeout",
-                format!(
-                    "'{backend}' was not ready within {waited}; the call was not sent{because}. A start that needs longer may still succeed: call again."
-                ),
+                format!("'{backend}' did not start in time and was stopped; the call was not sent{because}"),
             ),
             Refusal::CoolingDown { retry_after } => Self {
                 retry_after: Some(retry_after),
                 ..Self::new(
                     "cooling_down",
-                    format!(
-                        "'{backend}' failed repeatedly and is not started again for {}{because}",
-                        seconds(retry_after)
-                    ),
+                    format!("'{backend}' failed and is not started again for {}{because}", seconds(retry_after)),
                 )
             },
             Refusal::CleanupFailed => Self::new(
@@ -130,11 +134,30 @@ impl Fault {
         )
     }
 
-    pub fn crowded(backend: &str, max: usize) -> Self {
-        Self::new(
-            "unavailable",
-            format!("'{backend}' has {max} instances in use, which is the limit. Call again later."),
-        )
+    /// The generation that the call was for ended before it was written, again and again.
+    pub fn not_sent(backend: &str) -> Self {
+        Self::new("unavailable", format!("The server '{backend}' ended before the call was sent. Call again."))
+    }
+
+    pub fn no_slot(backend: &str, none: NoSlot) -> Self {
+        match none {
+            NoSlot::Full { max } => Self::new(
+                "unavailable",
+                format!(
+                    "The broker has {max} instances in use, which is its limit, so '{backend}' gets no other. Call again later."
+                ),
+            ),
+            NoSlot::ShuttingDown => Self::refused(backend, &Refused::By(Refusal::Retired, None), Duration::ZERO),
+            NoSlot::Leftovers => Self {
+                retry_after: Some(Duration::from_secs(1)),
+                ..Self::new(
+                    "cleanup_failed",
+                    format!(
+                        "Processes that an earlier broker left could not be proved gone yet, so '{backend}' is not started. An operator can look with `lazy-mcp status`."
+                    ),
+                )
+            },
+        }
     }
 
     /// The whole JSON-RPC response; `id` is raw.

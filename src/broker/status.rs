@@ -14,6 +14,9 @@ use crate::ownership::process_table::{Process, ProcessTable};
 use crate::snapshot::Backend;
 use crate::supervisor::{Cleanup, Slot, SlotView, Tally};
 
+/// Whether policies and catalogs are as they were accepted. Nothing records acceptance yet, so nothing is.
+const REVIEWED: bool = false;
+
 /// Why the broker is not ready, if it is not.
 #[derive(Debug, Default)]
 pub struct Readiness(Mutex<Vec<String>>);
@@ -44,15 +47,14 @@ struct Seen {
 
 impl Broker {
     /// The whole of `/status`.
-    pub async fn status(&self, sessions: usize, sessions_max: usize) -> Value {
+    /// `front` is what the front counts: sessions and streams.
+    pub async fn status(&self, front: Value) -> Value {
         let slots = self.supervisor.slots();
         let seen = tokio::task::spawn_blocking(move || look(&slots)).await.unwrap_or_default();
         let snapshot = self.snapshot();
         let all = || seen.values().flatten();
         let count = |is_meant: fn(PublicState) -> bool| all().filter(|seen| is_meant(seen.view.state)).count();
-        let totals = json!({
-            "sessions": sessions,
-            "sessions_max": sessions_max,
+        let mut totals = json!({
             "live_instances": count(|state| state != PublicState::Stopped),
             "active_calls": all().map(|seen| seen.view.active).sum::<usize>(),
             "queued_calls": all().map(|seen| seen.view.queued).sum::<usize>(),
@@ -60,9 +62,16 @@ impl Broker {
             "owned_rss_bytes": all().map(|seen| seen.rss_bytes).sum::<u64>(),
             "cleanup_failed": count(|state| state == PublicState::CleanupFailed),
         });
+        if let (Some(totals), Value::Object(front)) = (totals.as_object_mut(), front) {
+            totals.extend(front);
+        }
         let none = Vec::new();
         let disabled = snapshot.config.backends.values().filter(|backend| !backend.enabled).map(|backend| {
-            json!({"name": backend.name, "mount": format!("/{}/mcp", backend.name), "enabled": false, "instances": []})
+            json!({
+                "name": backend.name, "mount": format!("/{}/mcp", backend.name), "enabled": false, "scope": null,
+                "fingerprint": null, "policy": null, "catalog": null, "queue_limit": null,
+                "idle_timeout_seconds": null, "starts": 0, "proofs": 0, "instances": [],
+            })
         });
         let backends: Vec<Value> = snapshot
             .backends
@@ -82,7 +91,7 @@ impl Broker {
                 "revision": snapshot.revision,
                 "ready": reasons.is_empty(),
                 "not_ready_because": reasons,
-                "reviewed": snapshot.backends.values().all(|backend| backend.is_reviewed),
+                "reviewed": REVIEWED,
                 "last_reload": {"at": timestamp(self.started_at), "ok": true, "errors": []},
                 "owner_kinds": ["keeper"],
             },
@@ -97,11 +106,14 @@ fn look(slots: &[std::sync::Arc<Slot>]) -> BTreeMap<String, Vec<Seen>> {
     let mut seen: BTreeMap<String, Vec<Seen>> = BTreeMap::new();
     for slot in slots {
         let view = slot.view();
-        let owned: Vec<&Process> = view.keeper.map(|keeper| table.descendants(keeper.pid)).unwrap_or_default();
+        // A keeper that is gone has left its tree to the broker: then only the last sweep knows who is in it.
+        let keeper = view.keeper.and_then(|keeper| table.get(keeper));
+        let owned: Vec<&Process> = keeper.map(|keeper| table.descendants(keeper.pid)).unwrap_or_default();
+        let survivors = if keeper.is_none() { view.survivors.len() } else { 0 };
         let seen_slot = Seen {
             id: slot.id.clone(),
             scope_key_hash: slot.key.scope_key_hash(),
-            processes: owned.len(),
+            processes: owned.len() + survivors,
             rss_bytes: owned.iter().map(|process| process.rss_bytes).sum(),
             view,
         };
@@ -122,7 +134,7 @@ fn backend_status(backend: &Backend, tally: Tally, instances: &[Seen]) -> Value 
         "policy": {
             "path": policy.path.display().to_string(),
             "digest": policy.digest,
-            "reviewed": backend.is_reviewed,
+            "reviewed": REVIEWED,
         },
         "catalog": {
             "package": catalog.package,
@@ -159,6 +171,7 @@ fn instance_status(seen: &Seen) -> Value {
         "since": timestamp(now - view.since),
         "active": view.active,
         "queued": view.queued,
+        "given_up": view.given_up,
         "idle_ms": view.idle.map(ms),
         "owner": "keeper",
         "keeper_pid": view.keeper.map(|keeper| keeper.pid),

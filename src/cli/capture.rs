@@ -1,5 +1,6 @@
 //! `lazy-mcp catalog capture`: starts a server by itself, without the broker, and proves it gone.
 
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -8,10 +9,9 @@ use serde_json::value::RawValue;
 use tokio_util::task::TaskTracker;
 
 use super::check::counted;
-use super::{block_on, eprint_line, print_line};
+use super::{backend_of, block_on, eprint_line, print_line, replace_file};
 use crate::catalog::{self, Capture, Catalog};
 use crate::config::{self, BackendConfig, Config, InstanceContext, Package, Surroundings};
-use crate::core::diagnostic::suggestion;
 use crate::exit::{Exit, Failure};
 use crate::link::{Greeting, Link, LinkLimits, Streams};
 use crate::ownership::{self, InstanceDir, KeeperProgram, Started, Sweep, Tree, become_subreaper};
@@ -22,15 +22,14 @@ const SWEEPS_MAX: u32 = 5;
 
 pub(super) fn run(path: &Path, name: &str) -> anyhow::Result<Exit> {
     let config = config::load_alone(path)?;
-    let backend = config.backends.get(name).ok_or_else(|| {
-        let hint = suggestion(name, config.backends.keys().map(String::as_str));
-        Failure::new(Exit::Usage, format!("no backend '{name}' in `{}`{hint}", path.display()))
-    })?;
+    let backend = backend_of(&config, name)?;
     let previous = if backend.catalog.exists() { Some(catalog::load(&backend.catalog)?) } else { None };
     let scratch = scratch_dir()?;
     let result = block_on(capture(&config, backend, &scratch));
-    // What is left in it is only what a failed start could not remove.
-    let _ = std::fs::remove_dir_all(&scratch);
+    // Only when nothing can use it any more; else it stays in the temporary directory. Gone already as a rule.
+    if result.as_ref().is_ok_and(|(_, proved)| *proved) {
+        let _ = std::fs::remove_dir_all(&scratch);
+    }
     let (live, proved) = result?;
     let live = live.with_context(|| format!("failed to capture `{name}`"));
     let live = match (live, proved) {
@@ -120,16 +119,17 @@ async fn capture(
         }
     });
     let proved = stop(&tree, &link, backend).await;
-    dir.remove().context("remove the server's directory")?;
+    if proved && let Err(e) = dir.remove() {
+        eprint_line(&format!("lazy-mcp: failed to {e}"));
+    }
     Ok((live, proved))
 }
 
 async fn ask(link: &Link) -> anyhow::Result<Live> {
     let greeting = link.handshake().await?;
-    let has = |capability: &str| matches!(members(greeting.capabilities.get(), [capability]), Ok([Some(_)]));
-    let (has_resources, has_prompts) = (has("resources"), has("prompts"));
+    let (has_resources, has_prompts) = (greeting.offers("resources"), greeting.offers("prompts"));
     let mut live = Live {
-        tools: if has("tools") { link.list("tools/list", "tools").await? } else { Vec::new() },
+        tools: if greeting.offers("tools") { link.list("tools/list", "tools").await? } else { Vec::new() },
         greeting,
         resources: Vec::new(),
         resource_templates: Vec::new(),
@@ -166,10 +166,7 @@ async fn stop(tree: &Tree, link: &Link, backend: &BackendConfig) -> bool {
 fn write(path: &Path, previous: Option<&Catalog>, capture: Capture) -> anyhow::Result<()> {
     let tools = capture.tools.len();
     let merged = catalog::merge(previous, capture)?;
-    let part = path.with_extension("json.part");
-    std::fs::write(&part, &merged.text)
-        .and_then(|()| std::fs::rename(&part, path))
-        .with_context(|| format!("write the catalog `{}`", path.display()))?;
+    replace_file(path, &merged.text).with_context(|| format!("write the catalog `{}`", path.display()))?;
     merged.changes.iter().for_each(|change| print_line(&change.to_string()));
     print_line(&format!("{}: {}", path.display(), counted(tools, "tool")));
     Ok(())
@@ -179,6 +176,6 @@ fn scratch_dir() -> anyhow::Result<std::path::PathBuf> {
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(std::io::Error::other)?;
     let path = std::env::temp_dir().join(format!("lazy-mcp-capture-{:016x}", u64::from_be_bytes(random)));
-    std::fs::create_dir(&path).with_context(|| format!("make `{}`", path.display()))?;
+    std::fs::DirBuilder::new().mode(0o700).create(&path).with_context(|| format!("make `{}`", path.display()))?;
     Ok(path)
 }

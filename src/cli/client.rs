@@ -49,8 +49,10 @@ impl Session {
 pub(super) async fn status(base: &str) -> anyhow::Result<Value> {
     let response = http()?.get(format!("{base}/status")).timeout(PAGE_TIMEOUT).send().await;
     let response = response.map_err(|e| not_reached(base, &root_cause(&e)))?;
+    let is_ok = response.status().is_success();
     let text = response.text().await.context("read /status")?;
-    serde_json::from_str(&text).map_err(|_| not_reached(base, "what answers there is no lazy-mcp broker"))
+    let status = serde_json::from_str(&text).ok().filter(|status: &Value| is_ok && status["broker"]["pid"].is_u64());
+    status.ok_or_else(|| not_reached(base, "what answers there is no lazy-mcp broker"))
 }
 
 /// A wrong name is told as such, with the nearest one, rather than as a page that was not found.

@@ -3,7 +3,7 @@
 //! The broker's own word is not taken for it: processes are counted in the process table, as descendants of the
 //! broker, and by the marker in their environment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use super::client::{self, Session};
 use super::{BrokerArgs, block_on, eprint_line, print_line, url_of};
 use crate::config::{BackendConfig, Probe};
 use crate::core::diagnostic::suggestion;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, code_of};
 use crate::ownership::{ProcessId, ProcessTable};
 use crate::snapshot::{self, Backend, Snapshot};
 
@@ -50,8 +50,16 @@ pub(super) fn run(config: &Path, args: &ProbeArgs) -> anyhow::Result<Exit> {
         None => url_of(&snapshot.config),
     };
     let probed = chosen(&snapshot, &args.backends)?;
+    if probed.is_empty() {
+        return Err(Failure::new(Exit::Usage, "no backend has a harmless call: add [backends.NAME.probe]").into());
+    }
     let mut report = Report { steps: Vec::new(), begun: Instant::now() };
-    block_on(probe(&base, &probed, &mut report))?;
+    if let Err(e) = block_on(probe(&base, &probed, &mut report)) {
+        if code_of(&e) == Exit::NotReached && report.steps.is_empty() {
+            return Err(e);
+        }
+        report.step("probe", false, format!("{e:#}"));
+    }
     let ok = report.steps.iter().all(|step| step.ok);
     if let Some(path) = &args.report {
         std::fs::write(path, report.to_json(ok).to_string())
@@ -110,7 +118,10 @@ async fn probe(base: &str, probed: &Probed<'_>, report: &mut Report) -> anyhow::
     }
     // The sessions stay open meanwhile: an ended session would stop its instance by itself and prove nothing of idle.
     let limit = probed.values().map(|(backend, _)| gone_within(backend)).max().unwrap_or_default();
-    wait_until_gone(base, probed, broker, limit, report).await?;
+    let status = client::status(base).await?;
+    let ids = instances(&status, |name| probed.contains_key(name)).filter_map(|instance| instance["id"].as_str());
+    let ids: BTreeSet<String> = ids.map(str::to_owned).collect();
+    wait_until_gone(base, probed, broker, (limit, &ids), report).await?;
     for session in sessions {
         session.close().await;
     }
@@ -174,7 +185,7 @@ async fn wait_until_gone(
     base: &str,
     probed: &Probed<'_>,
     broker: ProcessId,
-    limit: Duration,
+    (limit, ids): (Duration, &BTreeSet<String>),
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let begun = Instant::now();
@@ -201,8 +212,10 @@ async fn wait_until_gone(
     } else {
         report.step("processes", owned == 0, format!("{owned} in the process table"));
     }
-    let proved = all_proved(&status, probed);
-    report.step("proof", proved, if proved { "each stop was proved" } else { "a stop was not proved" });
+    let (starts, proofs) = tallies(&status, probed);
+    report.step("proof", starts > 0 && starts == proofs, format!("{starts} started, {proofs} proved gone"));
+    let marked = marked(ids);
+    report.step("marker", marked == 0, format!("{marked} processes carry the marker of a probed instance"));
     report.step("broker unchanged", broker.is_alive(), format!("pid {}", broker.pid));
     Ok(())
 }
@@ -240,6 +253,24 @@ fn calls(status: &Value, probed: &Probed<'_>) -> u64 {
     instances(status, |name| probed.contains_key(name)).map(of).sum()
 }
 
-fn all_proved(status: &Value, probed: &Probed<'_>) -> bool {
-    instances(status, |name| probed.contains_key(name)).all(|instance| instance["last_cleanup"]["ok"] != false)
+/// Generations started and proved gone since the broker began, over the probed backends.
+fn tallies(status: &Value, probed: &Probed<'_>) -> (u64, u64) {
+    let backends = status["backends"].as_array().into_iter().flatten();
+    let probed = backends.filter(|backend| backend["name"].as_str().is_some_and(|name| probed.contains_key(name)));
+    probed.fold((0, 0), |(starts, proofs), backend| {
+        (starts + backend["starts"].as_u64().unwrap_or(0), proofs + backend["proofs"].as_u64().unwrap_or(0))
+    })
+}
+
+/// Processes anywhere on this machine that carry the marker of one of these instances in their environment.
+fn marked(ids: &BTreeSet<String>) -> usize {
+    let table = ProcessTable::read().map(|table| table.iter().map(|process| process.pid).collect::<Vec<_>>());
+    let is_marked = |pid: &u32| {
+        let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environ.split(|byte| *byte == 0).any(|entry| {
+            let id = entry.strip_prefix(b"LAZY_MCP_INSTANCE_ID=").and_then(|id| std::str::from_utf8(id).ok());
+            id.is_some_and(|id| ids.contains(id))
+        })
+    };
+    table.map_or(usize::MAX, |pids| pids.iter().filter(|pid| is_marked(pid)).count())
 }

@@ -41,6 +41,10 @@ fn describe(status: &Value) -> String {
         mebibytes(&totals["owned_rss_bytes"]),
     );
     for backend in status["backends"].as_array().into_iter().flatten() {
+        if backend["enabled"] != true {
+            text += &format!("\n\n{}  disabled", text_of(&backend["name"]));
+            continue;
+        }
         text += &format!(
             "\n\n{}  {}  {}, {} tools, idle {} s",
             text_of(&backend["name"]),
@@ -49,15 +53,12 @@ fn describe(status: &Value) -> String {
             backend["catalog"]["tools"],
             backend["idle_timeout_seconds"],
         );
-        if backend["enabled"] != true {
-            text += ", disabled";
-        }
         if let (Some(starts), Some(proofs)) = (backend["starts"].as_u64(), backend["proofs"].as_u64())
             && starts > 0
         {
             text += &format!(", started {starts}×, proved gone {proofs}×");
         }
-        if backend["catalog"]["drift"] != "none" {
+        if backend["catalog"]["drift"] == "changed" {
             text += ", its server differs from its catalog";
         }
         for instance in backend["instances"].as_array().into_iter().flatten() {

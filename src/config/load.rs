@@ -25,6 +25,12 @@ pub fn load(path: &Path) -> Result<Config, Diagnostics> {
     Loader::new(path, Surroundings::of_this_process()).load()
 }
 
+/// What could be made out of the file, and what is wrong with it: for those who look for more faults in the files that
+/// it names. Not to be used when there is a fault.
+pub fn read(path: &Path) -> (Option<Config>, Diagnostics) {
+    Loader::new(path, Surroundings::of_this_process()).load_part()
+}
+
 /// [`load`] for commands that read no catalog and no policy: these need not exist yet.
 pub fn load_alone(path: &Path) -> Result<Config, Diagnostics> {
     Loader { needs_files: false, ..Loader::new(path, Surroundings::of_this_process()) }.load()
@@ -45,7 +51,18 @@ impl<'a> Loader<'a> {
     }
 
     fn load(&self) -> Result<Config, Diagnostics> {
-        let text = self.read()?;
+        match self.load_part() {
+            (Some(config), faults) => faults.into_result(config),
+            (None, faults) => Err(faults),
+        }
+    }
+
+    /// What could be made out, beside what is wrong.
+    fn load_part(&self) -> (Option<Config>, Diagnostics) {
+        let text = match self.read() {
+            Ok(text) => text,
+            Err(fault) => return (None, fault.into()),
+        };
         let (document, errors) = DeTable::parse_recoverable(&text);
         let reader = Reader::new(self.path, &text);
         for error in &errors {
@@ -61,15 +78,10 @@ impl<'a> Loader<'a> {
         // A tree that was guessed at by error recovery would bring faults that are not there; one with a key too many
         // is whole.
         if errors.iter().any(|error| error.message() != "duplicate key") {
-            reader.into_faults().into_result(())?;
-            return Err(Diagnostic::new(self.path, None, "is not TOML").into());
+            return (None, reader.into_faults());
         }
         let config = self.document(&reader, document.get_ref());
-        let faults = reader.into_faults();
-        match config {
-            Some(config) => faults.into_result(config),
-            None => Err(faults),
-        }
+        (config, reader.into_faults())
     }
 
     fn read(&self) -> Result<String, Diagnostic> {
@@ -224,7 +236,12 @@ fn review_mode(mut section: Section<'_>) -> ReviewMode {
     };
     match mode {
         "warn" => ReviewMode::Warn,
-        "enforce" => ReviewMode::Enforce,
+        "enforce" => {
+            entry.fault(format_args!(
+                "is 'enforce', which this version cannot keep: nothing records yet what was accepted; use \"warn\""
+            ));
+            ReviewMode::Enforce
+        }
         other => {
             entry.fault(format_args!("is '{other}'{}", suggestion(other, ["warn", "enforce"])));
             ReviewMode::default()

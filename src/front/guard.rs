@@ -2,6 +2,8 @@
 //!
 //! Both headers are checked on every request: Origin by MCP `transports`, Security; Host against DNS rebinding.
 
+use std::net::IpAddr;
+
 use axum::http::header::{HOST, ORIGIN};
 use axum::http::{HeaderMap, Uri};
 
@@ -36,7 +38,9 @@ fn is_loopback_authority(authority: &str) -> bool {
         _ => (authority, None),
     };
     let is_port = port.is_none_or(|port| port.parse::<u16>().is_ok());
-    let is_loopback = name.eq_ignore_ascii_case("localhost") || matches!(name, "127.0.0.1" | "[::1]");
+    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    let is_loopback =
+        name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
     is_port && is_loopback
 }
 
@@ -58,7 +62,7 @@ mod tests {
 
     #[test]
     fn loopback_names_pass_with_any_port() {
-        for host in ["127.0.0.1:8788", "localhost", "LOCALHOST:1", "[::1]:8788", "[::1]"] {
+        for host in ["127.0.0.1:8788", "localhost", "LOCALHOST:1", "[::1]:8788", "[::1]", "127.0.0.2:80"] {
             check_pair(Some(host), None, true);
             check_pair(Some(host), Some(&format!("http://{host}")), true);
         }

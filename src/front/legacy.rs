@@ -17,7 +17,7 @@ use crate::protocol::call::{CallRequest, cancelled_request};
 use crate::protocol::envelope::Message;
 use crate::protocol::error::RpcError;
 use crate::protocol::raw::{members, string};
-use crate::protocol::version::{ASSUMED_LEGACY, Era, LEGACY, negotiate};
+use crate::protocol::version::{ASSUMED_LEGACY, Era, LEGACY, MODERN, negotiate};
 use crate::supervisor::{InstanceKey, ScopeKey};
 
 pub(super) async fn answer(
@@ -34,7 +34,7 @@ pub(super) async fn answer(
     {
         return initialize(front, mounted, accepts, id, *params);
     }
-    check_version(headers, &message)?;
+    check_version(headers, Some(&message))?;
     let session = session(front, mounted, headers)?;
     match message {
         Message::Request { id, method, params } => match &*method {
@@ -74,14 +74,12 @@ pub(super) fn open_stream(
     mounted: &Mounted,
     headers: &HeaderMap,
 ) -> Result<Response<Body>, Refusal> {
-    if is_modern(headers) {
-        return Err(Refusal::MethodNotAllowed("POST"));
-    }
+    check_stream_version(headers)?;
     if !accepts(headers).is_some_and(|accepts| accepts.events) {
         return Err(Refusal::NotAcceptable);
     }
     let session = session(front, mounted, headers)?;
-    let hold = session.hold_stream().ok_or(Refusal::TooManyStreams)?;
+    let place = session.streams.take().ok_or(Refusal::TooManyStreams)?;
     let news = News {
         backend: mounted.backend.name.clone(),
         changes: front.broker.changes(),
@@ -90,7 +88,7 @@ pub(super) fn open_stream(
         greeting: None,
         tools_changed: Some(News::tools_changed_legacy()),
         farewell: None,
-        _hold: Some(hold),
+        place,
     };
     Ok(respond::events(news.into_body()))
 }
@@ -101,9 +99,7 @@ pub(super) fn end_session(
     mounted: &Mounted,
     headers: &HeaderMap,
 ) -> Result<Response<Body>, Refusal> {
-    if is_modern(headers) {
-        return Err(Refusal::MethodNotAllowed("POST"));
-    }
+    check_stream_version(headers)?;
     let session = session(front, mounted, headers)?;
     if let Err(e) = front.sessions.end(&session) {
         // It is over all the same, but a restarted broker would take the id back.
@@ -149,22 +145,24 @@ fn session(front: &Front, mounted: &Mounted, headers: &HeaderMap) -> Result<Arc<
 }
 
 /// A version header must name a version that `initialize` can agree on; without one, 2025-03-26 is meant.
-fn check_version(headers: &HeaderMap, message: &Message<'_>) -> Result<(), Refusal> {
+fn check_version(headers: &HeaderMap, message: Option<&Message<'_>>) -> Result<(), Refusal> {
     let version = headers.get("mcp-protocol-version").map_or(ASSUMED_LEGACY.as_bytes(), HeaderValue::as_bytes);
     if LEGACY.iter().any(|known| known.as_bytes() == version) {
         return Ok(());
     }
     let id = match message {
-        Message::Request { id, .. } => Some((*id).to_owned()),
+        Some(Message::Request { id, .. }) => Some((*id).to_owned()),
         _ => None,
     };
     Err(Refusal::BadRequest(respond::unsupported_version(&String::from_utf8_lossy(version)), id))
 }
 
-fn is_modern(headers: &HeaderMap) -> bool {
-    headers
-        .get("mcp-protocol-version")
-        .is_some_and(|version| version.as_bytes() == crate::protocol::version::MODERN.as_bytes())
+/// GET and DELETE belong to sessions, which the modern version does not have.
+fn check_stream_version(headers: &HeaderMap) -> Result<(), Refusal> {
+    match headers.get("mcp-protocol-version") {
+        Some(version) if version.as_bytes() == MODERN.as_bytes() => Err(Refusal::MethodNotAllowed("POST")),
+        _ => check_version(headers, None),
+    }
 }
 
 /// Lists are one page, so any cursor is one that was never given out.

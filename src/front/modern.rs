@@ -119,6 +119,7 @@ fn listen(
         return Err(Refusal::NotAcceptable);
     }
     let wants_tools = wants_tools_changed(params).map_err(|error| Refusal::BadRequest(error, Some(id.to_owned())))?;
+    let place = front.listeners.take().ok_or(Refusal::TooManyStreams)?;
     let agreed = if wants_tools { r#"{"toolsListChanged":true}"# } else { "{}" };
     let of_stream = format!(r#""_meta":{{"{}":{id}}}"#, meta::SUBSCRIPTION_ID);
     let notice = |method: &str, params: &str| {
@@ -132,7 +133,7 @@ fn listen(
         greeting: Some(notice("notifications/subscriptions/acknowledged", &format!(r#""notifications":{agreed},"#))),
         tools_changed: wants_tools.then(|| notice("notifications/tools/list_changed", "")),
         farewell: Some(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"resultType":"complete",{of_stream}}}}}"#)),
-        _hold: None,
+        place,
     };
     Ok(respond::events(news.into_body()))
 }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::{Method, Response, StatusCode};
 
+use serde_json::json;
+
 use super::respond::{self, Refusal};
 use super::serve::Front;
 
@@ -23,7 +25,11 @@ pub(super) async fn answer(front: &Arc<Front>, method: &Method, path: &str) -> R
         "/health" => respond::page(StatusCode::OK, TEXT, "alive\n"),
         "/ready" => ready(front),
         _ => {
-            let status = front.broker.status(front.sessions.len(), front.sessions.max()).await;
+            let counts = json!({
+                "sessions": front.sessions.len(), "sessions_max": front.sessions.max(),
+                "listening": front.listeners.taken(), "requests": front.requests.taken(),
+            });
+            let status = front.broker.status(counts).await;
             respond::page(StatusCode::OK, JSON, status.to_string())
         }
     })

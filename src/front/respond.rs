@@ -40,6 +40,7 @@ pub(super) enum Refusal {
     /// What a client that speaks both eras takes as "use `initialize`" (recorded with the clients of 2026).
     NeedsSession(String),
     TooManyStreams,
+    TooManyRequests,
 }
 
 pub(super) fn refusal(refusal: Refusal) -> Response<Body> {
@@ -85,9 +86,10 @@ pub(super) fn refusal(refusal: Refusal) -> Response<Body> {
             );
             (S::BAD_REQUEST, error, Some(id))
         }
-        Refusal::TooManyStreams => {
-            (S::TOO_MANY_REQUESTS, invalid("the session has too many open streams; close one".into()), None)
+        Refusal::TooManyRequests => {
+            (S::SERVICE_UNAVAILABLE, invalid("the broker has too many requests under way; try again".into()), None)
         }
+        Refusal::TooManyStreams => (S::TOO_MANY_REQUESTS, invalid("too many streams are open; close one".into()), None),
     };
     error_response(status, &error, id.as_deref())
 }

@@ -13,6 +13,7 @@ use axum::serve::ListenerExt as _;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::places::Places;
 use super::respond::{Refusal, refusal};
 use super::session::Sessions;
 use super::{guard, legacy, pages, post};
@@ -27,17 +28,27 @@ pub struct Front {
     pub sessions: Sessions,
     /// Ends streams that would else keep a shutdown waiting.
     pub shutdown: CancellationToken,
-    requests: AtomicU64,
+    /// Requests whose answer has not begun. Each may hold a body in memory.
+    pub(super) requests: Places,
+    /// Streams of clients without a session that wait for news.
+    pub(super) listeners: Places,
+    lone_clients: AtomicU64,
 }
+
+/// Requests under way at the same time. Each call that waits is one; more than the queues of many backends hold.
+const REQUESTS_MAX: usize = 4096;
+/// Listening streams of clients without a session. A client holds one for each backend.
+const LISTENERS_MAX: usize = 1024;
 
 impl Front {
     pub fn new(broker: Arc<Broker>, sessions: Sessions, shutdown: CancellationToken) -> Self {
-        Self { broker, sessions, shutdown, requests: AtomicU64::new(0) }
+        let (requests, listeners) = (Places::new(REQUESTS_MAX), Places::new(LISTENERS_MAX));
+        Self { broker, sessions, shutdown, requests, listeners, lone_clients: AtomicU64::new(0) }
     }
 
     /// A client key for a request without a session: never that of a session, whose keys are random in 128 bits.
     pub(super) fn lone_client(&self) -> u128 {
-        u128::from(self.requests.fetch_add(1, Ordering::Relaxed))
+        u128::from(self.lone_clients.fetch_add(1, Ordering::Relaxed))
     }
 }
 
@@ -85,6 +96,7 @@ async fn answer(State(front): State<Arc<Front>>, request: Request<Body>) -> Resp
 
 async fn route(front: &Arc<Front>, request: Request<Body>) -> Result<Response<Body>, Refusal> {
     guard::check(request.headers(), request.uri()).map_err(Refusal::Foreign)?;
+    let _place = front.requests.take().ok_or(Refusal::TooManyRequests)?;
     let path = request.uri().path();
     let Some((name, key)) = mount_of(path) else {
         return pages::answer(front, request.method(), path).await;

@@ -10,11 +10,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio_util::sync::CancellationToken;
 
+use super::places::Places;
 use super::token::{self, Claims, Secret};
 use crate::core::digest::Digest;
 
 /// Event streams that one session may hold open.
-pub(super) const STREAMS_MAX: u32 = 8;
+const STREAMS_MAX: usize = 8;
 
 /// One client's session with one backend.
 #[derive(Debug)]
@@ -27,7 +28,7 @@ pub(super) struct Session {
     last_used: AtomicU64,
     /// Requests being answered; a session with any does not expire.
     in_flight: AtomicU32,
-    streams: AtomicU32,
+    pub streams: Places,
 }
 
 /// All sessions, by the random part of their ids.
@@ -46,16 +47,15 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// A request being answered, or a stream held open.
+/// A request being answered.
 #[derive(Debug)]
 pub(super) struct Hold {
     session: Arc<Session>,
-    counter: fn(&Session) -> &AtomicU32,
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        (self.counter)(&self.session).fetch_sub(1, Ordering::Relaxed);
+        self.session.in_flight.fetch_sub(1, Ordering::Relaxed);
         self.session.last_used.store(now(), Ordering::Relaxed);
     }
 }
@@ -64,14 +64,7 @@ impl Session {
     /// Marks the session as in use until the hold is dropped.
     pub fn hold(self: &Arc<Self>) -> Hold {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
-        Hold { session: self.clone(), counter: |session| &session.in_flight }
-    }
-
-    /// Takes one of the places for event streams; `None` when all are taken.
-    pub fn hold_stream(self: &Arc<Self>) -> Option<Hold> {
-        let taken = self.streams.fetch_add(1, Ordering::Relaxed);
-        let hold = Hold { session: self.clone(), counter: |session| &session.streams };
-        (taken < STREAMS_MAX).then_some(hold)
+        Hold { session: self.clone() }
     }
 
     fn expires(&self, ttl: Duration) -> u64 {
@@ -79,13 +72,14 @@ impl Session {
     }
 
     fn is_in_use(&self) -> bool {
-        self.in_flight.load(Ordering::Relaxed) > 0
+        self.in_flight.load(Ordering::Relaxed) > 0 || self.streams.taken() > 0
     }
 }
 
 impl Sessions {
     /// Reads, or makes at first use, the signing key of the state directory, and the ids that were ended before.
-    /// `ttl` is how long a session lives unused; `sessions_max` how many are kept in memory.
+    /// `ttl` is how long a session lives unused, or after a restart since its issue; `sessions_max` how many are kept in
+    /// memory.
     pub fn open(state_dir: &Path, ttl: Duration, sessions_max: usize) -> io::Result<Self> {
         Ok(Self {
             secret: Secret(read_or_make_key(&state_dir.join("session.key"))?),
@@ -120,7 +114,9 @@ impl Sessions {
             return (is_meant && is_alive).then_some(session);
         }
         let claims = self.secret.open(backend, token)?;
-        let is_alive = now() < claims.issued.saturating_add(self.ttl.as_secs()) && !self.ended().contains(id);
+        // When it was last used is not known any more; its issue is.
+        let is_alive =
+            now() < claims.issued.saturating_add(self.ttl.as_secs()) && !self.ended().contains(id, claims.issued);
         is_alive.then(|| self.insert(backend, &claims, token))
     }
 
@@ -167,7 +163,7 @@ impl Sessions {
             token: token.into(),
             last_used: AtomicU64::new(now()),
             in_flight: AtomicU32::new(0),
-            streams: AtomicU32::new(0),
+            streams: Places::new(STREAMS_MAX),
         });
         let mut table = self.table();
         if table.len() >= self.sessions_max {
@@ -190,11 +186,19 @@ impl Sessions {
     }
 }
 
+/// Ids remembered one by one; a few hundred KiB.
+const ENDED_MAX: usize = 10_000;
+
 /// Ids that were ended before they would have expired: a line each in a file, `<id> <expiry>`.
+///
+/// When there are too many, all that were issued until then count as ended, but for those that are in use: clients
+/// recover from that by themselves, while an ended id that came back to life would be a lie.
 #[derive(Debug)]
 struct Ended {
     path: PathBuf,
     expiries: HashMap<u128, u64>,
+    /// Seconds since the Unix epoch. The file has it as `before <seconds>`.
+    all_before: u64,
 }
 
 impl Ended {
@@ -209,20 +213,34 @@ impl Ended {
             let (id, expiry) = line.split_once(' ')?;
             Some((u128::from_str_radix(id, 16).ok()?, expiry.parse().ok()?))
         };
+        let before = text.lines().filter_map(|line| line.strip_prefix("before ")?.parse().ok()).max();
         let expiries: HashMap<u128, u64> = text.lines().filter_map(parse).filter(|(_, expiry)| *expiry > now).collect();
-        // Written anew, so that the file is bounded by the ids that could still come back.
-        let kept: String = expiries.iter().map(|(id, expiry)| format!("{id:032x} {expiry}\n")).collect();
-        write_private(&path, kept.as_bytes())?;
-        Ok(Self { path, expiries })
+        let ended = Self { path, expiries, all_before: before.unwrap_or(0) };
+        ended.write()?;
+        Ok(ended)
     }
 
-    fn contains(&self, id: u128) -> bool {
-        self.expiries.contains_key(&id)
+    /// The whole file anew, so that it is bounded by the ids that could still come back.
+    fn write(&self) -> io::Result<()> {
+        let ids = self.expiries.iter().map(|(id, expiry)| format!("{id:032x} {expiry}\n"));
+        let text: String = std::iter::once(format!("before {}\n", self.all_before)).chain(ids).collect();
+        write_private(&self.path, text.as_bytes())
+    }
+
+    fn contains(&self, id: u128, issued: u64) -> bool {
+        issued < self.all_before || self.expiries.contains_key(&id)
     }
 
     fn add(&mut self, id: u128, expiry: u64) -> io::Result<()> {
         let now = now();
-        self.expiries.retain(|_, expiry| *expiry > now);
+        if self.expiries.len() >= ENDED_MAX {
+            self.expiries.retain(|_, expiry| *expiry > now);
+            if self.expiries.len() >= ENDED_MAX {
+                self.expiries.clear();
+                self.all_before = now + 1;
+            }
+            self.write()?;
+        }
         self.expiries.insert(id, expiry);
         let mut file = fs::OpenOptions::new().append(true).create(true).open(&self.path)?;
         writeln!(file, "{id:032x} {expiry}")
@@ -230,10 +248,13 @@ impl Ended {
 }
 
 fn read_or_make_key(path: &Path) -> io::Result<[u8; 32]> {
-    if let Ok(bytes) = fs::read(path)
-        && let Ok(key) = bytes.try_into()
-    {
-        return Ok(key);
+    match fs::read(path) {
+        Ok(bytes) => match bytes.try_into() {
+            Ok(key) => return Ok(key),
+            Err(_) => tracing::warn!("the key of sessions was damaged; all sessions are over"),
+        },
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(e),
     }
     let mut key = [0; 32];
     getrandom::fill(&mut key).map_err(io::Error::other)?;
@@ -305,14 +326,17 @@ mod tests {
     }
 
     #[test]
-    fn streams_are_bounded() {
+    fn ended_ids_are_bounded_and_none_comes_back() {
         let dir = tempfile::tempdir().unwrap();
-        let sessions = Sessions::open(dir.path(), HOUR, 2).unwrap();
-        let id = sessions.begin(&backend(), "2025-11-25", "{}").unwrap();
-        let session = sessions.find(&backend(), &id).unwrap();
-        let held: Vec<_> = (0..STREAMS_MAX).map(|_| session.hold_stream().unwrap()).collect();
-        assert!(session.hold_stream().is_none());
-        drop(held);
-        assert!(session.hold_stream().is_some());
+        let path = dir.path().join("ended");
+        let mut ended = Ended::open(path.clone()).unwrap();
+        for id in 0..=ENDED_MAX as u128 {
+            ended.add(id, now() + 100).unwrap();
+        }
+        for ended in [ended, Ended::open(path).unwrap()] {
+            assert_eq!(ended.expiries.len(), 1);
+            assert!((0..=ENDED_MAX as u128).all(|id| ended.contains(id, now())));
+            assert!(!ended.contains(5, now() + 2), "issued later");
+        }
     }
 }

@@ -12,6 +12,7 @@ use futures_util::stream::unfold;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
+use super::places::Place;
 use super::respond;
 use super::session::Hold;
 use crate::broker::{Call, CallEvent};
@@ -23,8 +24,14 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// `notifications/tools/list_changed`, as legacy streams carry it.
 const TOOLS_CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
 
+/// One message as one event. A server's message has no line feed, but it may have a carriage return between tokens,
+/// which ends a line of an event as well; a space there means the same.
 fn event(message: &[u8]) -> Bytes {
-    [b"event: message\ndata: ", message, b"\n\n"].concat().into()
+    let mut event = [b"event: message\ndata: ", message, b"\n\n"].concat();
+    if message.contains(&b'\r') {
+        event.iter_mut().filter(|byte| **byte == b'\r').for_each(|byte| *byte = b' ');
+    }
+    event.into()
 }
 
 fn comment() -> Bytes {
@@ -82,8 +89,9 @@ pub(super) struct News {
     pub tools_changed: Option<String>,
     /// Sent when the broker ends the stream.
     pub farewell: Option<String>,
-    /// A place among the session's streams, given back with the stream.
-    pub _hold: Option<Hold>,
+    /// A place among the streams, given back with this one.
+    #[expect(dead_code, reason = "held for as long as the stream, never looked into")]
+    pub place: Place,
 }
 
 impl News {

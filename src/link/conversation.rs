@@ -76,6 +76,8 @@ pub struct InFlight {
     /// Notifications for the caller, its own token in them. Everything sent before the answer is in here before the
     /// outcome resolves.
     pub progress: Option<mpsc::Receiver<Bytes>>,
+    /// Whoever watches the deadlines (`overdue`) must look earlier than planned.
+    pub is_due_first: bool,
 }
 
 /// The call was not written and may go to the next generation.
@@ -111,6 +113,7 @@ impl Link {
     }
 
     /// Sends a client's call under `id`, which the caller keeps unique in this conversation and below `OWN_IDS`.
+    /// At its caller's deadline the call is due: `overdue` names it, whether or not its caller still looks at the clock.
     /// `held` is dropped when the call is no longer out: answered, failed, or given up by the end of the generation;
     /// not when its caller goes away.
     pub fn call(
@@ -150,13 +153,14 @@ impl Link {
             return Err(NotSent);
         }
         // The answer cannot overtake this: the reader needs the same lock to find the entry.
-        pending.insert(upstream_id, entry);
-        Ok(InFlight { upstream_id, outcome, progress: notices })
+        let is_due_first = pending.insert(upstream_id, entry);
+        Ok(InFlight { upstream_id, outcome, progress: notices, is_due_first })
     }
 
-    /// Tells the server that a call is not wanted any more, by the server's own id for it, and tells its caller so if
-    /// one still waits. What the call holds stays held until the server answers. `false` if the call is not out.
-    pub fn cancel(&self, upstream_id: u64, reason: &str) -> bool {
+    /// Tells the server that a call is not wanted any more, by the server's own id for it, and tells its caller `outcome`
+    /// if one still waits. What the call holds stays held until the server answers. `false` if the call is not out, or
+    /// was cancelled before.
+    pub fn cancel(&self, upstream_id: u64, reason: &str, outcome: Outcome) -> bool {
         let Some(reply) = self.pending().give_up(upstream_id) else { return false };
         let reason = serde_json::Value::from(reason);
         self.notify(&format!(
@@ -164,7 +168,7 @@ impl Link {
         ));
         if let Some(reply) = reply {
             // An error means that the caller left in this moment: then there is nobody to tell.
-            let _ = reply.send(Outcome::Cancelled);
+            let _ = reply.send(outcome);
         }
         true
     }
@@ -174,12 +178,12 @@ impl Link {
         self.pending().of_caller(client, id)
     }
 
-    /// Nobody waits for the call any more, but it may go on until `deadline`.
-    pub fn abandon_until(&self, upstream_id: u64, deadline: Instant) {
-        self.pending().abandon_until(upstream_id, deadline);
+    /// Nobody waits for the call any more, but it may go on until its deadline.
+    pub fn abandon(&self, upstream_id: u64) {
+        self.pending().abandon(upstream_id);
     }
 
-    /// Abandoned calls whose deadline has come, and when to look again.
+    /// Calls whose deadline has come, and when to look again.
     pub fn overdue(&self, now: Instant) -> (Vec<u64>, Option<Instant>) {
         self.pending().overdue(now)
     }
@@ -217,9 +221,9 @@ impl Link {
         self.0.stderr_ended.cancelled().await;
     }
 
-    /// Number of calls that are out, given-up ones included.
-    pub fn out(&self) -> usize {
-        self.pending().len()
+    /// Calls that were given up and that the server still works on.
+    pub fn given_up(&self) -> usize {
+        self.pending().given_up()
     }
 
     /// The last lines that the server wrote to stderr, credentials taken out, oldest first.

@@ -4,8 +4,9 @@ use serde_json::value::RawValue;
 
 use super::conversation::Link;
 use super::pending::Outcome;
+use crate::protocol::error::shown;
 use crate::protocol::raw::{members, string};
-use crate::protocol::version::NEWEST_LEGACY;
+use crate::protocol::version::{LEGACY, NEWEST_LEGACY};
 
 /// Pages followed of one list, and bytes taken of all its pages: a server that pages for ever is cut off.
 const PAGES_MAX: usize = 100;
@@ -20,6 +21,13 @@ pub struct Greeting {
     pub instructions: Option<String>,
 }
 
+impl Greeting {
+    /// Whether the server declares a capability.
+    pub fn offers(&self, capability: &str) -> bool {
+        matches!(members(self.capabilities.get(), [capability]), Ok([Some(_)]))
+    }
+}
+
 /// Why a server could not be greeted.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
@@ -27,6 +35,8 @@ pub enum HandshakeError {
     Initialize(RequestError),
     #[error("its answer to `initialize` lacks `{0}`")]
     Lacks(&'static str),
+    #[error("it speaks protocol version '{0}', which the broker does not")]
+    Version(String),
     #[error("its answer to `{method}`: {source}")]
     List { method: &'static str, source: RequestError },
 }
@@ -55,6 +65,9 @@ impl Link {
         );
         let result = self.request("initialize", &params).await.map_err(HandshakeError::Initialize)?;
         let greeting = read_greeting(&result)?;
+        if !LEGACY.contains(&&*greeting.protocol_version) {
+            return Err(HandshakeError::Version(shown(&greeting.protocol_version)));
+        }
         self.notify(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
         Ok(greeting)
     }
@@ -107,7 +120,7 @@ impl Link {
             }
             Ok(Outcome::Answered(answer)) => Ok(answer.payload().to_owned()),
             Ok(Outcome::TooLarge { len, max }) => Err(RequestError::TooLarge { len, max }),
-            Ok(Outcome::Cancelled | Outcome::Lost(_)) | Err(_) => Err(RequestError::Lost),
+            Ok(Outcome::Cancelled | Outcome::TimedOut | Outcome::Lost(_)) | Err(_) => Err(RequestError::Lost),
         }
     }
 }

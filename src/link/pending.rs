@@ -9,11 +9,13 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::protocol::call::{Answer, Progress, same_id};
 
-/// Who sent a call: the client's session (or request, for clients without one) and its own id for the call, raw.
+/// Who sent a call: the client's session (or request, for clients without one), its own id for the call, raw, and
+/// until when it waits for the answer.
 #[derive(Clone, Debug)]
 pub struct Caller {
     pub client: u128,
     pub id: Bytes,
+    pub deadline: Instant,
 }
 
 impl Caller {
@@ -32,6 +34,8 @@ pub enum Outcome {
         max: usize,
     },
     Cancelled,
+    /// Its deadline passed before its caller had looked at the clock.
+    TimedOut,
     Lost(Loss),
 }
 
@@ -51,8 +55,8 @@ pub(super) struct Entry {
     pub caller: Option<Caller>,
     reply: Option<oneshot::Sender<Outcome>>,
     progress: Option<(Bytes, mpsc::Sender<Bytes>)>,
-    /// Set when nobody waits for the answer any more: then the call is cancelled when this moment has come.
-    abandoned_until: Option<Instant>,
+    /// When the call is cancelled, whoever waits for it or nobody; `None` once it has been.
+    deadline: Option<Instant>,
     /// What is held while the call is out; dropped with the entry.
     _held: Box<dyn Any + Send>,
 }
@@ -64,7 +68,8 @@ impl Entry {
         progress: Option<(Bytes, mpsc::Sender<Bytes>)>,
         held: Box<dyn Any + Send>,
     ) -> Self {
-        Self { caller, reply: Some(reply), progress, abandoned_until: None, _held: held }
+        let deadline = caller.as_ref().map(|caller| caller.deadline);
+        Self { caller, reply: Some(reply), progress, deadline, _held: held }
     }
 
     /// Tells the caller, if one waits; `false` if the answer came too late for anybody.
@@ -83,7 +88,6 @@ impl Entry {
     /// Nobody waits any more. The entry stays until the server answers, so that what it holds is held that long.
     fn abandon(&mut self) -> Option<oneshot::Sender<Outcome>> {
         self.progress = None;
-        self.abandoned_until = None;
         self.reply.take()
     }
 }
@@ -92,6 +96,8 @@ impl Entry {
 #[derive(Default)]
 pub(super) struct Pending {
     entries: HashMap<u64, Entry>,
+    /// When somebody will look for calls whose deadline has passed.
+    look_at: Option<Instant>,
     is_closed: bool,
 }
 
@@ -101,8 +107,14 @@ impl Pending {
         self.is_closed
     }
 
-    pub fn insert(&mut self, id: u64, entry: Entry) {
+    /// Whether somebody must look at the clock earlier than planned, because of the deadline of this call.
+    pub fn insert(&mut self, id: u64, entry: Entry) -> bool {
+        let is_earlier = entry.deadline.is_some_and(|deadline| self.look_at.is_none_or(|planned| deadline < planned));
+        if is_earlier {
+            self.look_at = entry.deadline;
+        }
         self.entries.insert(id, entry);
+        is_earlier
     }
 
     pub fn remove(&mut self, id: u64) -> Option<Entry> {
@@ -117,23 +129,30 @@ impl Pending {
         self.entries.len()
     }
 
+    /// Calls that were given up and that the server still works on.
+    pub fn given_up(&self) -> usize {
+        self.entries.values().filter(|entry| entry.caller.is_some() && entry.deadline.is_none()).count()
+    }
+
     /// Ends the conversation: nothing can be sent any more, and everything that was out is handed over.
     pub fn close(&mut self) -> Vec<Entry> {
         self.is_closed = true;
         self.entries.drain().map(|(_, entry)| entry).collect()
     }
 
-    /// Marks the call as one that nobody waits for, to be cancelled at `deadline`.
-    pub fn abandon_until(&mut self, id: u64, deadline: Instant) {
+    /// Nobody waits for the call any more; it goes on until its deadline.
+    pub fn abandon(&mut self, id: u64) {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.abandon();
-            entry.abandoned_until = Some(deadline);
         }
     }
 
-    /// Gives up on the call; its caller's reply channel, if it still waited. `None` if the call is not out.
+    /// Gives up on the call; its caller's reply channel, if it still waited. `None` if the call is not out or was
+    /// given up before.
     pub fn give_up(&mut self, id: u64) -> Option<Option<oneshot::Sender<Outcome>>> {
-        Some(self.entries.get_mut(&id)?.abandon())
+        let entry = self.entries.get_mut(&id)?;
+        entry.deadline.take()?;
+        Some(entry.abandon())
     }
 
     /// The calls of `client` with its id `id`: more than one where a client reuses an id that is still out.
@@ -148,10 +167,11 @@ impl Pending {
         ids
     }
 
-    /// Abandoned calls whose moment has come, and the next moment to look again.
-    pub fn overdue(&self, now: Instant) -> (Vec<u64>, Option<Instant>) {
-        let abandoned = self.entries.iter().filter_map(|(id, entry)| Some((*id, entry.abandoned_until?)));
-        let due = abandoned.clone().filter(|(_, at)| *at <= now).map(|(id, _)| id).collect();
-        (due, abandoned.map(|(_, at)| at).filter(|at| *at > now).min())
+    /// Calls whose deadline has passed, and the next moment to look again.
+    pub fn overdue(&mut self, now: Instant) -> (Vec<u64>, Option<Instant>) {
+        let timed = self.entries.iter().filter_map(|(id, entry)| Some((*id, entry.deadline?)));
+        let due = timed.clone().filter(|(_, at)| *at <= now).map(|(id, _)| id).collect();
+        self.look_at = timed.map(|(_, at)| at).filter(|at| *at > now).min();
+        (due, self.look_at)
     }
 }

@@ -31,6 +31,8 @@ pub(super) async fn run(
         };
         let batch = join_waiting(first, &mut lines, &mut joined);
         tokio::select! {
+            // The write first: what the pipe takes at once is written, closed or not.
+            biased;
             // A write that is dropped half way leaves half a line behind, but only when the pipe is closed anyway.
             written = stdin.write_all(&batch) => if written.is_err() {
                 // The server closed its stdin: nothing can reach it any more.

@@ -84,7 +84,7 @@ fn queue(fields: &mut Fields<'_>) -> QueueRules {
     let default = QueueRules::default();
     QueueRules {
         len_max: fields.whole("limit", 1..=QUEUE_LEN_MAX).map_or(default.len_max, |limit| limit as usize),
-        wait: fields.seconds("wait_seconds", 0.0..=3_600.0).unwrap_or(default.wait),
+        wait: fields.seconds("wait_seconds", 1.0..=3_600.0).unwrap_or(default.wait),
     }
 }
 

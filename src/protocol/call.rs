@@ -16,6 +16,7 @@ pub struct CallRequest {
     body: Bytes,
     id: Range<usize>,
     params: Range<usize>,
+    /// `null` included, which stands for none but takes the place of what a policy puts there.
     arguments: Option<Range<usize>>,
     meta: Option<Range<usize>>,
     token: Option<Range<usize>>,
@@ -32,16 +33,16 @@ impl CallRequest {
         let tool = name
             .and_then(raw::string)
             .ok_or_else(|| RpcError::invalid_params("`params.name` of tools/call must be a string"))?;
-        let arguments = arguments.filter(|arguments| *arguments != "null");
-        if arguments.is_some_and(|arguments| !arguments.starts_with('{')) {
+        if arguments.is_some_and(|arguments| !arguments.starts_with('{') && arguments != "null") {
             return Err(RpcError::invalid_params("`params.arguments` of tools/call must be an object"));
         }
-        let token = match meta {
+        let token = match meta.filter(|meta| *meta != "null") {
             Some(meta) => {
                 members(meta, ["progressToken"]).map_err(|e| RpcError::invalid_params(format!("`_meta`: {e}")))?[0]
             }
             None => None,
         };
+        let token = token.filter(|token| *token != "null");
         if token.is_some_and(|token| !token.starts_with('"') && token.parse::<f64>().is_err()) {
             return Err(RpcError::invalid_params("`_meta.progressToken` must be a string or a number"));
         }
@@ -50,7 +51,7 @@ impl CallRequest {
             id: span(text, id),
             params: span(text, params),
             arguments: arguments.map(|arguments| span(text, arguments)),
-            meta: meta.map(|meta| span(text, meta)),
+            meta: meta.filter(|meta| *meta != "null").map(|meta| span(text, meta)),
             token: token.map(|token| span(text, token)),
             tool: tool.into_owned(),
         })
@@ -68,7 +69,7 @@ impl CallRequest {
 
     /// The raw arguments object, if there is one.
     pub fn arguments(&self) -> Option<&str> {
-        self.arguments.clone().map(|arguments| self.text(arguments))
+        self.arguments.clone().map(|arguments| self.text(arguments)).filter(|arguments| *arguments != "null")
     }
 
     /// The line for the server: the broker's id for the client's, also as progress token; the arguments a policy
@@ -301,6 +302,17 @@ mod tests {
         upstream(body, Some(r#"{"d":1}"#), Era::Legacy, expected);
         let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"arguments":{},"name":"n"}}"#;
         upstream(body, Some(r#"{"d":1}"#), Era::Legacy, expected);
+        let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"arguments":null,"name":"n"}}"#;
+        upstream(body, Some(r#"{"d":1}"#), Era::Legacy, expected);
+    }
+
+    #[test]
+    fn null_stands_for_nothing() {
+        let body =
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"n","arguments":null,"_meta":null}}"#;
+        let call = request(body).unwrap();
+        assert_eq!((call.arguments(), call.token()), (None, None));
+        upstream(body, None, Era::Modern, &body.replace("\"id\":1", "\"id\":42"));
     }
 
     #[test]

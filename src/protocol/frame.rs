@@ -120,7 +120,10 @@ fn id_at_start(head: &[u8]) -> Option<u64> {
     let head = String::from_utf8_lossy(head).replace([' ', '\t'], "");
     let rest = head.strip_prefix('{')?;
     let rest = rest.strip_prefix(r#""jsonrpc":"2.0","#).unwrap_or(rest);
-    digits(rest.strip_prefix(r#""id":"#)?)
+    let (id, rest) = rest.strip_prefix(r#""id":"#)?.split_once(',')?;
+    // Else it may be a request of the server's own, with an id of its own.
+    let is_answer = rest.starts_with(r#""result""#) || rest.starts_with(r#""error""#);
+    is_answer.then(|| digits(id)).flatten()
 }
 
 fn id_at_end(tail: &[u8]) -> Option<u64> {
@@ -128,12 +131,11 @@ fn id_at_end(tail: &[u8]) -> Option<u64> {
     let rest = tail.strip_suffix('}')?;
     let rest = rest.strip_suffix(r#","jsonrpc":"2.0""#).unwrap_or(rest);
     let (before, id) = rest.rsplit_once(r#""id":"#)?;
-    (before.ends_with(',') && id.bytes().all(|b| b.is_ascii_digit())).then(|| digits(id)).flatten()
+    before.ends_with(',').then(|| digits(id)).flatten()
 }
 
 fn digits(text: &str) -> Option<u64> {
-    let end = text.bytes().position(|b| !b.is_ascii_digit()).unwrap_or(text.len());
-    text[..end].parse().ok()
+    text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
 #[cfg(test)]
@@ -175,7 +177,8 @@ mod tests {
     #[test]
     fn the_id_is_found_at_either_end_only() {
         assert_eq!(id_of_oversized(br#"{"jsonrpc": "2.0", "id": 71, "result""#, b""), Some(71));
-        assert_eq!(id_of_oversized(br#"{"id":5,"x"#, b""), Some(5));
+        assert_eq!(id_of_oversized(br#"{"id":5,"error":{"x"#, b""), Some(5));
+        assert_eq!(id_of_oversized(br#"{"id":5,"method":"x"#, b""), None);
         assert_eq!(id_of_oversized(br#"{"result":{"id":9"#, br#"}],"jsonrpc":"2.0","id":12}"#), Some(12));
         assert_eq!(id_of_oversized(br#"{"result":{"#, br#"}},"id":3,"jsonrpc":"2.0"}"#), Some(3));
         assert_eq!(id_of_oversized(br#"{"result":{"id":9"#, br#"{"id":4}]}}"#), None);

@@ -18,9 +18,6 @@ pub struct Backend {
     pub catalog: Arc<Catalog>,
     pub policy: Policy,
     pub fingerprint: Digest,
-    /// Whether policy and catalog are as they were accepted. Nothing records acceptance yet, so what is loaded counts
-    /// as reviewed by whoever installed it.
-    pub is_reviewed: bool,
     pub surface: Surface,
     pub(super) tools: HashMap<String, Tool>,
 }

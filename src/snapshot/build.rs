@@ -18,6 +18,9 @@ use crate::supervisor::Plan;
 
 /// Sweeps that may answer "busy" before an operator is told; with the sweep's own rounds inside each.
 const SWEEPS_MAX: u8 = 3;
+/// However short a stop is to be, killing and proving has this long: it takes some tens of milliseconds, but the answer
+/// of a keeper that hangs comes 3 s later, and a proof that is not waited for would be a false alarm.
+const SWEEP_MIN: Duration = Duration::from_secs(5);
 /// A tree that cannot be proved empty is looked at again after this, then after twice that, up to the maximum.
 const CLEANUP_RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
 /// A backend that fails again and again is left alone for this long, doubling up to the maximum.
@@ -25,12 +28,14 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_se
 /// A generation that was ready for this long has shown that it works.
 const STABLE_AFTER: Duration = Duration::from_secs(30);
 
-/// Builds the first revision.
+/// Builds the first revision. A faulty configuration hides no faults of the files that it names.
 pub fn build(path: &Path) -> Result<Snapshot, Diagnostics> {
-    let config = config::load(path)?;
-    let mut faults = Diagnostics::default();
+    let (config, mut faults) = config::read(path);
+    let Some(config) = config else { return Err(faults) };
     let mut backends = BTreeMap::new();
-    for (name, backend) in config.backends.iter().filter(|(_, backend)| backend.enabled) {
+    let has_files = |backend: &BackendConfig| backend.catalog.is_file() && backend.policy.is_file();
+    // A file that is missing was told of already.
+    for (name, backend) in config.backends.iter().filter(|(_, backend)| backend.enabled && has_files(backend)) {
         match build_backend(&config, name, backend) {
             Ok(built) => {
                 backends.insert(name.clone(), Arc::new(built));
@@ -74,16 +79,7 @@ fn build_backend(config: &Config, name: &str, backend: &BackendConfig) -> Result
         limits: limits(&policy, &backend.deadlines, config.server.drain),
         link: LinkLimits { frame_len_max: config.server.frame_bytes_max },
     };
-    faults.into_result(Backend {
-        name,
-        plan: Arc::new(plan),
-        catalog,
-        policy,
-        fingerprint,
-        is_reviewed: true,
-        surface,
-        tools,
-    })
+    faults.into_result(Backend { name, plan: Arc::new(plan), catalog, policy, fingerprint, surface, tools })
 }
 
 /// A catalog must be of the very package that the configuration starts.
@@ -95,7 +91,9 @@ fn check_package(catalog: &Catalog, backend: &BackendConfig, faults: &mut Diagno
 }
 
 fn limits(policy: &Policy, deadlines: &Deadlines, drain: Duration) -> Limits {
+    // What is left of a stop is shared by asking with a signal and by killing.
     let after_polite = deadlines.stop.saturating_sub(deadlines.polite);
+    let terminate = after_polite / 3;
     Limits {
         queue_len_max: policy.queue.len_max,
         leases_max: policy.max_concurrency,
@@ -103,9 +101,8 @@ fn limits(policy: &Policy, deadlines: &Deadlines, drain: Duration) -> Limits {
         idle: policy.idle_timeout,
         drain,
         polite: deadlines.polite,
-        // What is left of a stop is shared by asking with a signal and by killing.
-        terminate: after_polite / 3,
-        sweep: after_polite - after_polite / 3,
+        terminate,
+        sweep: (after_polite - terminate).max(SWEEP_MIN),
         sweeps_max: SWEEPS_MAX,
         cleanup_retry_min: CLEANUP_RETRY.0,
         cleanup_retry_max: CLEANUP_RETRY.1,

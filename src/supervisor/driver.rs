@@ -20,6 +20,9 @@ use crate::ownership::{RootExit, Sweep, Tree};
 /// the end of the pipes alone is not waited for.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
+/// A sweep may answer this long after its budget, when the keeper hangs or is lost meanwhile (`ownership::Tree::sweep`).
+const SWEEP_ANSWER: Duration = Duration::from_secs(3);
+
 /// What the driver is asked.
 #[derive(Debug)]
 pub(super) enum Order {
@@ -68,7 +71,7 @@ impl Driver {
     /// Ends when the slot is forgotten.
     pub async fn run(mut self) {
         loop {
-            let abandoned = self.cancel_abandoned();
+            let abandoned = self.time_out_calls();
             let due = self.slot.arm().map(|moment| self.slot.instant(moment));
             let wake = [due, abandoned].into_iter().flatten().min();
             tokio::select! {
@@ -96,6 +99,7 @@ impl Driver {
                 if let Some(started) = self.started(generation) {
                     started.link.fail_all(match loss {
                         LeaseLoss::Exited => Loss::Exited,
+                        LeaseLoss::LinkLost => Loss::Recycled,
                         LeaseLoss::Recycled => Loss::Recycled,
                         LeaseLoss::Drained => Loss::Drained,
                     });
@@ -141,12 +145,12 @@ impl Driver {
         running.footprint = footprint;
         match result {
             Ok(started) => {
-                self.slot.set_live(Some(Live {
+                self.slot.set_live(Live {
                     generation,
                     link: started.link.clone(),
                     keeper: started.tree.keeper(),
                     drifted: Arc::default(),
-                }));
+                });
                 let is_greeted = running.is_greeted.clone();
                 self.tasks.spawn(watch_root(self.slot.clone(), generation, started.clone(), is_greeted));
                 running.started = Some(started);
@@ -168,12 +172,15 @@ impl Driver {
             match greet(&slot, generation, &started).await {
                 Ok(live) => {
                     is_greeted.store(true, Ordering::Relaxed);
-                    slot.set_live(Some(live));
+                    slot.set_live(live);
                     slot.report(generation, Report::Initialized);
                     tracing::info!(slot = %slot, %generation, "ready");
                     // Not before: until here, a lost link is the failure of the handshake, which says why.
                     started.link.lost().await;
-                    slot.report(generation, Report::LinkLost);
+                    // An exit closes the pipes before it is told; then it is an exit.
+                    if tokio::time::timeout(LAST_WORDS, started.tree.root_exit()).await.is_err() {
+                        slot.report(generation, Report::LinkLost);
+                    }
                 }
                 Err(failure) => {
                     tracing::warn!(slot = %slot, %generation, kind = failure.kind(), "start failed");
@@ -187,7 +194,7 @@ impl Driver {
     fn sweep(&mut self, generation: Generation) {
         let tree = self.started(generation).map(|started| started.tree.clone());
         // Less than the core waits for the answer, so that "busy" comes with its evidence.
-        let (budget, inbox) = (self.slot.plan().limits.sweep / 2, self.inbox.clone());
+        let (budget, inbox) = (self.slot.plan().limits.sweep.saturating_sub(SWEEP_ANSWER), self.inbox.clone());
         self.tasks.spawn(async move {
             let begun = Instant::now();
             let swept = match tree {
@@ -215,8 +222,7 @@ impl Driver {
                     running.footprint.erase().await;
                     let cleanup = Cleanup { ok: true, took, survivors: 0 };
                     services.tally(&slot.key.backend, |tally| tally.proved(cleanup));
-                    slot.set_cleanup(cleanup, Vec::new());
-                    slot.set_live(None);
+                    slot.set_cleanup(generation, cleanup, Vec::new());
                     slot.report(generation, Report::TreeEmpty);
                     // A retired slot is over now, and only its driver can say so.
                     let _ = inbox.send(Order::Look);
@@ -226,19 +232,20 @@ impl Driver {
                 tracing::error!(slot = %slot, %generation, survivors = survivors.len(), "could not be proved gone");
                 let cleanup = Cleanup { ok: false, took, survivors: survivors.len() };
                 self.services.tally(&slot.key.backend, |tally| tally.last_cleanup = Some(cleanup));
-                slot.set_cleanup(cleanup, survivors);
+                slot.set_cleanup(generation, cleanup, survivors);
                 slot.report(generation, Report::TreeBusy);
             }
         }
     }
 
-    /// Calls whose callers have left and whose deadlines have passed. When to look again, if there are others.
-    fn cancel_abandoned(&self) -> Option<Instant> {
+    /// Calls whose deadlines have passed, whether or not somebody still waits for them: a client that does not read its
+    /// stream must not keep an instance. When to look again, if there are others.
+    fn time_out_calls(&self) -> Option<Instant> {
         let running = self.running.as_ref()?;
         let started = running.started.as_ref()?;
         let (due, next) = started.link.overdue(Instant::now());
         for upstream_id in due {
-            self.slot.give_up(&started.link, running.generation, upstream_id, "the deadline of the call has passed");
+            self.slot.time_out(&started.link, running.generation, upstream_id);
         }
         next
     }
@@ -248,10 +255,9 @@ impl Driver {
 async fn greet(slot: &Slot, generation: Generation, started: &Started) -> Result<Live, StartFailure> {
     let greeted = async {
         let greeting = started.link.handshake().await?;
-        let tools = started.link.list("tools/list", "tools").await?;
-        Ok::<_, HandshakeError>((greeting, tools))
+        if greeting.offers("tools") { started.link.list("tools/list", "tools").await } else { Ok(Vec::new()) }
     };
-    let (_greeting, tools) = match greeted.await {
+    let tools = match greeted.await {
         Ok(greeted) => greeted,
         Err(fault) => return Err(explain(generation, &started.link, &started.tree, fault).await),
     };

@@ -21,11 +21,16 @@ pub struct SupervisorLimits {
     pub slots_max: usize,
 }
 
-/// There is no place for another slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{max} instances are in use, which is the limit")]
-pub struct Full {
-    pub max: usize,
+/// Why there is no slot for a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoSlot {
+    /// All places are taken by slots that are in use.
+    Full {
+        max: usize,
+    },
+    ShuttingDown,
+    /// What an earlier broker left is not proved gone, and nothing is started beside it.
+    Leftovers,
 }
 
 /// The running things. Ends with `shutdown`; dropped without it, the keepers sweep by themselves.
@@ -69,6 +74,8 @@ struct Registered {
     /// By backend, so bounded by the configuration.
     tallies: HashMap<Arc<str>, Tally>,
     is_shutting_down: bool,
+    /// Whether what an earlier broker left is proved gone.
+    is_clear: bool,
 }
 
 impl Supervisor {
@@ -78,17 +85,23 @@ impl Supervisor {
     }
 
     /// The slot of a key, made if there is none. Starts nothing but the slot's own task.
-    pub fn slot(&self, key: &InstanceKey, plan: impl FnOnce() -> Arc<Plan>) -> Result<Arc<Slot>, Full> {
+    pub fn slot(&self, key: &InstanceKey, plan: impl FnOnce() -> Arc<Plan>) -> Result<Arc<Slot>, NoSlot> {
         let mut registered = self.services.registered();
         if let Some(slot) = registered.slots.get(key) {
             return Ok(slot.clone());
         }
-        let max = if registered.is_shutting_down { 0 } else { self.limits.slots_max };
+        if registered.is_shutting_down {
+            return Err(NoSlot::ShuttingDown);
+        }
+        if !registered.is_clear {
+            return Err(NoSlot::Leftovers);
+        }
+        let max = self.limits.slots_max;
         if registered.slots.len() >= max {
             registered.slots.retain(|_, slot| !slot.forget_if_vacant());
         }
         if registered.slots.len() >= max {
-            return Err(Full { max });
+            return Err(NoSlot::Full { max });
         }
         let (inbox, orders) = mpsc::unbounded_channel();
         let id = key.instance_id(self.services.journal.installation());
@@ -118,6 +131,7 @@ impl Supervisor {
     }
 
     /// Ends what an earlier broker left behind, and proves it; the reason if that did not succeed within `budget`.
+    /// Until it has succeeded once, no call is given a slot.
     pub async fn sweep_leftovers(&self, budget: Duration) -> Result<(), String> {
         let leftovers = self.services.journal.sweep_leftovers(budget).await.map_err(|e| e.to_string())?;
         let busy = leftovers.iter().filter(|leftover| matches!(leftover.sweep, Sweep::Busy { .. }));
@@ -126,7 +140,11 @@ impl Supervisor {
         if !leftovers.is_empty() {
             tracing::info!(found = leftovers.len(), unproved = busy.len(), "leftovers of an earlier broker");
         }
-        if busy.is_empty() { Ok(()) } else { Err(format!("not proved gone: {}", busy.join(", "))) }
+        if !busy.is_empty() {
+            return Err(format!("left by an earlier broker and not proved gone: {}", busy.join(", ")));
+        }
+        self.services.registered().is_clear = true;
+        Ok(())
     }
 
     /// Stops everything and waits for the proofs, at most for `budget`: calls under way first have the drain time of

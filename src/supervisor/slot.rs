@@ -16,7 +16,7 @@ use super::start::{StartCause, StartFailure};
 use crate::core::generation::{Generation, Mint, Stamped};
 use crate::core::lifecycle::{self, Effect, Event, LeaseId, PublicState, Refusal, Report, WaiterId};
 use crate::core::moment::Moment;
-use crate::link::{Caller, Link};
+use crate::link::{Caller, Link, Outcome};
 use crate::ownership::{ProcessId, Survivor};
 
 /// The place for at most one process tree of a backend in a scope.
@@ -101,6 +101,8 @@ type Answer = Result<Granted, Refused>;
 #[derive(Clone, Debug)]
 pub enum Refused {
     By(Refusal, Option<Arc<StartFailure>>),
+    /// The call would not wait longer; the start that it waited for goes on.
+    StillStarting,
     Cancelled,
 }
 
@@ -172,6 +174,8 @@ pub struct SlotView {
     /// Tools of the running server whose definition is not the catalog's.
     pub drifted: Arc<BTreeSet<String>>,
     pub dropped: Vec<(&'static str, u64)>,
+    /// Calls that were given up and that the server still works on.
+    pub given_up: usize,
 }
 
 impl std::fmt::Display for Slot {
@@ -251,7 +255,23 @@ impl Slot {
 
     /// Cancels one running call and lets the core decide what becomes of a generation that goes on with it.
     pub fn give_up(self: &Arc<Self>, link: &Link, generation: Generation, upstream_id: u64, reason: &str) -> bool {
-        let was_out = link.cancel(upstream_id, reason);
+        self.end_call(link, generation, upstream_id, reason, Outcome::Cancelled)
+    }
+
+    /// The deadline of a running call has passed.
+    pub fn time_out(self: &Arc<Self>, link: &Link, generation: Generation, upstream_id: u64) {
+        self.end_call(link, generation, upstream_id, "the deadline of the call has passed", Outcome::TimedOut);
+    }
+
+    fn end_call(
+        self: &Arc<Self>,
+        link: &Link,
+        generation: Generation,
+        upstream_id: u64,
+        reason: &str,
+        outcome: Outcome,
+    ) -> bool {
+        let was_out = link.cancel(upstream_id, reason, outcome);
         if was_out {
             // The broker's id of a call is the id of its lease.
             self.report(generation, Report::Overdue(LeaseId(upstream_id)));
@@ -259,15 +279,14 @@ impl Slot {
         was_out
     }
 
-    /// A caller went away whose call may go on until `deadline`.
-    pub fn abandon_call(&self, link: &Link, upstream_id: u64, deadline: Instant) {
-        link.abandon_until(upstream_id, deadline);
-        self.order(Order::Look);
+    /// A call has found that its generation cannot be talked to any more, before whoever watches it has said so.
+    pub fn link_is_lost(self: &Arc<Self>, generation: Generation) {
+        self.report(generation, Report::LinkLost);
     }
 
-    /// Stops the instance once its calls are done; a later call may start it again.
-    pub fn stop(self: &Arc<Self>) {
-        self.event(Event::Stop);
+    /// Has the driver look at the deadlines of calls, because one is due earlier than it planned to.
+    pub fn look(&self) {
+        self.order(Order::Look);
     }
 
     /// Stops the instance once its calls are done, for good.
@@ -280,11 +299,6 @@ impl Slot {
 
     pub(super) fn is_retired(&self) -> bool {
         self.lock().is_retired
-    }
-
-    /// Looks again at a tree that could not be proved empty.
-    pub fn recover(self: &Arc<Self>) {
-        self.event(Event::Recover);
     }
 
     pub fn view(&self) -> SlotView {
@@ -303,6 +317,7 @@ impl Slot {
             survivors: state.survivors.clone(),
             last_failure: state.last_failure.clone(),
             drifted: state.live.as_ref().map(|live| live.drifted.clone()).unwrap_or_default(),
+            given_up: state.live.as_ref().map_or(0, |live| live.link.given_up()),
             dropped: state.live.as_ref().map(|live| live.link.counts().to_vec()).unwrap_or_default(),
         }
     }
@@ -342,18 +357,31 @@ impl Slot {
     }
 
     /// What the slot shows as running, from the moment it has pipes until its tree is proved empty.
-    pub(super) fn set_live(&self, live: Option<Live>) {
-        self.lock().live = live;
+    /// Nothing is said of a generation that is not the live one any more.
+    pub(super) fn set_live(&self, live: Live) {
+        let mut state = self.lock();
+        if state.core.live() == Some(live.generation) {
+            state.live = Some(live);
+        }
     }
 
+    /// Why the generation could not be started. The first reason counts: what is seen after it (an exit because stdin
+    /// was closed, say) is its consequence.
     pub(super) fn set_failure(&self, failure: StartFailure) {
-        self.lock().last_failure = Some(Arc::new(failure));
+        let mut state = self.lock();
+        if state.last_failure.as_ref().is_none_or(|known| known.generation < failure.generation) {
+            state.last_failure = Some(Arc::new(failure));
+        }
     }
 
-    pub(super) fn set_cleanup(&self, cleanup: Cleanup, survivors: Vec<Survivor>) {
+    /// How a sweep ended. After a proof nothing of the generation is live any more.
+    pub(super) fn set_cleanup(&self, generation: Generation, cleanup: Cleanup, survivors: Vec<Survivor>) {
         let mut state = self.lock();
         state.last_cleanup = Some(cleanup);
         state.survivors = survivors;
+        if cleanup.ok && state.live.as_ref().is_some_and(|live| live.generation == generation) {
+            state.live = None;
+        }
     }
 
     /// The driver says until when it will sleep. Returns what the core needs by now, so that nothing is lost between.
@@ -464,27 +492,24 @@ impl Slot {
 }
 
 impl State {
-    /// A refusal with what is known of its cause. Who waited in vain while the server was starting is told so,
-    /// with what the server has said until now.
-    fn refused(&self, refusal: Refusal) -> Refused {
+    /// A refusal with what is known of its cause.
+    fn refused(&mut self, refusal: Refusal) -> Refused {
         let is_starting = self.core.public_state() == PublicState::Starting;
-        let refusal = match refusal {
-            Refusal::QueueTimeout if is_starting => Refusal::StartTimeout,
-            other => other,
-        };
-        let failure = match (refusal, &self.live) {
-            (Refusal::StartTimeout, Some(live)) => Some(Arc::new(StartFailure::new(
-                live.generation,
-                StartCause::TimedOut(self.plan.limits.start),
-                live.link.stderr_tail(),
-            ))),
-            (Refusal::StartTimeout, None) => None,
-            (Refusal::StartFailed | Refusal::CoolingDown { .. } | Refusal::CleanupFailed, _) => {
-                self.last_failure.clone()
+        match (refusal, &self.live) {
+            // The start goes on; only this call would not wait for it.
+            (Refusal::QueueTimeout, _) if is_starting => return Refused::StillStarting,
+            (Refusal::StartTimeout, Some(live)) => {
+                let cause = StartCause::TimedOut(self.plan.limits.start);
+                let failure = StartFailure::new(live.generation, cause, live.link.stderr_tail());
+                self.last_failure = Some(Arc::new(failure));
             }
-            (Refusal::QueueFull | Refusal::QueueTimeout | Refusal::Retired, _) => None,
-        };
-        Refused::By(refusal, failure)
+            _ => {}
+        }
+        let is_about_a_failure = matches!(
+            refusal,
+            Refusal::StartFailed | Refusal::StartTimeout | Refusal::CoolingDown { .. } | Refusal::CleanupFailed
+        );
+        Refused::By(refusal, self.last_failure.clone().filter(|_| is_about_a_failure))
     }
 }
 

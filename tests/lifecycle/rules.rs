@@ -228,7 +228,8 @@ impl Told {
 
     fn is_loss(&self, loss: LeaseLoss) -> bool {
         match loss {
-            LeaseLoss::Exited => self.reported(Report::RootExited) || self.reported(Report::LinkLost),
+            LeaseLoss::Exited => self.reported(Report::RootExited),
+            LeaseLoss::LinkLost => self.reported(Report::LinkLost),
             LeaseLoss::Drained => self.event == Event::Wake && self.state == PublicState::Draining,
             LeaseLoss::Recycled => self.event == Event::Wake && self.limits.overdue != OverdueRule::Keep,
         }

@@ -49,7 +49,7 @@ policy.lua:6: 'queue' must be a table, got 7
 "#);
     assert_snapshot!(faults(&backend("  queue = {\n    limit = '32',\n    wait_seconds = 0/0 },\n  on_cancel = { action = 'kill' },")), @r#"
 policy.lua:5: 'queue.limit' must be a whole number from 1 to 10000, got "32"
-policy.lua:6: 'queue.wait_seconds' must be a number of seconds from 0 to 3600, got NaN
+policy.lua:6: 'queue.wait_seconds' must be a number of seconds from 1 to 3600, got NaN
 policy.lua:7: 'on_cancel.action' must be "recycle" or "keep", got "kill"
 "#);
     assert_snapshot!(faults(&backend("  on_cancel = {},\n  max_concurrency = 0,")), @r#"

@@ -113,8 +113,10 @@ pub enum Refusal {
 /// Why leases that were out are worth nothing any more. Their calls may have been written.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LeaseLoss {
-    /// The root exited or its link broke.
+    /// The root exited.
     Exited,
+    /// The link broke while the root lived on.
+    LinkLost,
     /// One call was overdue and not given back within the grace.
     Recycled,
     /// A planned stop did not wait longer than the drain limit.

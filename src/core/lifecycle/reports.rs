@@ -100,11 +100,11 @@ impl Slot {
             // Calls that are out were written and cannot be repeated; those that wait were not, and stay for the next
             // generation.
             Report::RootExited => {
-                self.ended_unasked(generation, step);
+                self.ended_unasked(generation, LeaseLoss::Exited, step);
                 self.sweep(generation, 0, step);
             }
             Report::LinkLost => {
-                self.ended_unasked(generation, step);
+                self.ended_unasked(generation, LeaseLoss::LinkLost, step);
                 self.close(generation, step);
             }
             // Spawn and handshake were answered, and no sweep was ordered.
@@ -179,10 +179,10 @@ impl Slot {
         self.refuse_all(refusal, step);
     }
 
-    fn ended_unasked(&mut self, generation: Generation, step: &mut Step<'_>) {
+    fn ended_unasked(&mut self, generation: Generation, loss: LeaseLoss, step: &mut Step<'_>) {
         self.forget_failures_if_stable(step.now);
         self.budget.record_exit(step.now, step.limits.backoff());
-        self.fail_leases(generation, LeaseLoss::Exited, step);
+        self.fail_leases(generation, loss, step);
     }
 
     fn released(&mut self, generation: Generation, id: LeaseId, step: &mut Step<'_>) {

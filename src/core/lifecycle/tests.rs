@@ -369,7 +369,7 @@ fn a_lost_link_fails_the_calls_and_stops_the_root() {
     let mut story = Story::ready(limits());
     story.acquire(1);
     let lost = story.report(1, Report::LinkLost);
-    assert_eq!(lost, [Effect::FailLeases(g(1), LeaseLoss::Exited), Effect::CloseStdin(g(1))]);
+    assert_eq!(lost, [Effect::FailLeases(g(1), LeaseLoss::LinkLost), Effect::CloseStdin(g(1))]);
     assert_eq!(story.report(1, Report::Released(LeaseId(1))), []);
     assert_eq!(story.slot.anomalies(), 0);
 }
