@@ -51,7 +51,7 @@ impl Broker {
         self.snapshot.load_full()
     }
 
-    /// Names of backends whose list of tools has changed, as revisions are published.
+    /// Names of backends whose list of tools has changed, as revisions are published. This version publishes one.
     pub fn changes(&self) -> broadcast::Receiver<Arc<str>> {
         self.changes.subscribe()
     }

@@ -48,7 +48,7 @@ pub(super) fn run(base: &str, args: &CallArgs) -> anyhow::Result<Exit> {
     Ok(if result.is_error == Some(true) { Exit::NotSo } else { Exit::Done })
 }
 
-/// Runs a call and says on a terminal that it goes on, once a second.
+/// Runs a call and says on a terminal, every `PATIENCE`, that it goes on.
 pub(super) async fn watched<T>(backend: &str, call: impl Future<Output = T>) -> T {
     let begun = Instant::now();
     let is_watched = std::io::stderr().is_terminal();

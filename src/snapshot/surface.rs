@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use crate::catalog::Catalog;
 use crate::protocol::version::{LEGACY, MODERN, meta, supported};
 
-/// How long a modern client may keep a list, in milliseconds. Five minutes, the upper end of what the broker's own
-/// notices make safe: a change is announced at once to whoever listens.
+/// How long a modern client may keep a list, in milliseconds. Lists change with a restart of the broker only, and a
+/// client that goes on over one should see the change within minutes.
 const LIST_TTL_MS: u64 = 300_000;
 
 /// Response bodies from behind the id on: `,"result":…}`. The front writes `{"jsonrpc":"2.0","id":` and the id first.
@@ -23,7 +23,8 @@ pub struct Surface {
 impl Surface {
     /// `tools` are the raw definitions of the visible tools in their order.
     pub fn new(catalog: &Catalog, tools: &[&RawValue]) -> Self {
-        // Only what the broker relays is offered; `listChanged` because a reload announces it.
+        // Only what the broker relays is offered. Lists do not change while it runs, but clients that are told that they
+        // may keep a stream open for it, and that stream is there.
         let capabilities = json!({"tools": {"listChanged": true}});
         let server_info = catalog.server_info.get();
         let instructions =
