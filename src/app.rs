@@ -63,13 +63,19 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
     become_subreaper().context("become the parent of orphaned processes")?;
     let server = snapshot.config.server.clone();
     make_private_dir(&server.state_dir)
-        .with_context(|| format!("make the state directory `{}`", server.state_dir.display()))?;
+        .with_context(|| format!("make the directory `{}` of `state_dir`", server.state_dir.display()))?;
     let journal = Journal::open(&server.state_dir).map_err(|e| Failure::new(Exit::NotSo, e.to_string()))?;
     let sessions = Sessions::open(&server.state_dir, server.session_ttl, server.sessions_max)
         .with_context(|| format!("read the sessions in `{}`", server.state_dir.display()))?;
-    let listener = crate::front::bind(server.listen)
-        .await
-        .map_err(|e| Failure::new(Exit::NotSo, format!("failed to listen on {}: {e}", server.listen)))?;
+    let listener = crate::front::bind(server.listen).await.map_err(|e| {
+        Failure::new(
+            Exit::NotSo,
+            format!(
+                "failed to listen on {}: {e}; another program, perhaps a broker, has it: stop that or set `listen`",
+                server.listen
+            ),
+        )
+    })?;
     let address = listener.local_addr().context("learn the address listened on")?;
 
     let limits = SupervisorLimits { slots_max: SLOTS_MAX };
@@ -98,6 +104,9 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
     shutdown.cancel();
     if tokio::time::timeout(FAREWELL, serving).await.is_err() {
         tracing::warn!("some connections did not end in time");
+    }
+    if unproved.is_empty() {
+        tracing::info!("stopped: every server that was started is proved gone");
     }
     for slot in &unproved {
         tracing::error!(slot = %slot, "could not be proved gone; its keeper goes on trying");

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::catalog::Decision;
-use crate::config::{BackendConfig, Config};
+use crate::config::{BackendConfig, Config, DEFAULT_LISTEN};
 use crate::core::diagnostic::suggestion;
 use crate::exit::{Exit, Failure, code_of};
 
@@ -167,15 +167,23 @@ fn config_path(given: Option<PathBuf>) -> anyhow::Result<PathBuf> {
     found.ok_or_else(|| {
         let tried = [Some(local.to_owned()), user].into_iter().flatten().map(|path| format!("`{}`", path.display()));
         let tried = tried.collect::<Vec<_>>().join(" and ");
-        Failure::new(Exit::Refused, format!("no configuration: looked for {tried}; name one with --config FILE")).into()
+        Failure::new(
+            Exit::Refused,
+            format!("no configuration: looked for {tried}; name one with --config FILE or LAZY_MCP_CONFIG"),
+        )
+        .into()
     })
 }
 
 /// Where the broker is to be asked: the address given, else the one that the configuration has it listen on.
 fn base_url(broker: &BrokerArgs, config: impl FnOnce() -> anyhow::Result<PathBuf>) -> anyhow::Result<String> {
     match &broker.url {
-        Some(url) => Ok(url.trim_end_matches('/').to_owned()),
-        None => Ok(url_of(&crate::config::load_alone(&config()?)?)),
+        Some(url) => Ok(full_url(url)),
+        // Who has no configuration at hand still finds a broker where brokers listen.
+        None => match config() {
+            Ok(path) => Ok(url_of(&crate::config::load_alone(&path)?)),
+            Err(_) => Ok(format!("http://{DEFAULT_LISTEN}")),
+        },
     }
 }
 
@@ -192,6 +200,12 @@ fn replace_file(path: &Path, text: &str) -> io::Result<()> {
     let part = path.with_extension("part");
     std::fs::write(&part, text)?;
     std::fs::rename(&part, path)
+}
+
+/// `localhost:8788` is good enough.
+fn full_url(url: &str) -> String {
+    let url = url.trim_end_matches('/');
+    if url.contains("://") { url.to_owned() } else { format!("http://{url}") }
 }
 
 fn url_of(config: &Config) -> String {

@@ -320,21 +320,6 @@ fn a_tool_that_changed_since_its_review_is_refused() {
 }
 
 #[test]
-fn a_client_that_does_not_read_its_stream_keeps_no_instance() {
-    let broker = start(Backend::singleton("fixture").call_seconds(2).idle_seconds(1));
-    let session = Session::new(&broker, "fixture");
-    // More progress than the buffers of a connection hold, for a client that reads none of it.
-    let params = json!({"name": "sleep", "arguments": {"ms": 60_000, "progress": 600_000},
-        "_meta": {"progressToken": "t"}});
-    let request = session.request("tools/call", &params);
-    let stalled = broker.http().start(&request).unwrap();
-    broker.wait_event("fixture", "call", "sleep");
-    broker.wait_stopped("fixture", SOON);
-    drop(stalled);
-    broker.finish();
-}
-
-#[test]
 fn a_short_stop_is_proved_and_no_false_alarm() {
     let fixture = Backend::singleton("fixture").flags("--ignore-eof --ignore-term").idle_seconds(1).stop_seconds(1);
     let broker = start(fixture);

@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio::time::Sleep;
 
 use super::fault::Fault;
+use crate::core::diagnostic::suggestion;
 use crate::core::generation::Generation;
 use crate::link::{Caller, InFlight, Link, Loss, Outcome};
 use crate::policy::{DriftRule, PayloadKind, ToolPlan};
@@ -106,7 +107,8 @@ impl Call {
     ) -> Result<Self, RpcError> {
         let arrived = Instant::now();
         let Some(tool) = backend.tool(&request.tool) else {
-            return Err(RpcError::invalid_params(format!("Unknown tool: {}", shown(&request.tool))));
+            let hint = suggestion(&request.tool, backend.tool_names());
+            return Err(RpcError::invalid_params(format!("Unknown tool: {}{hint}", shown(&request.tool))));
         };
         let plan = tool.plan.clone();
         let allowed = plan.deadline.map_or(backend.call_max(), |deadline| deadline.min(backend.call_max()));

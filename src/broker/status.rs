@@ -181,6 +181,7 @@ fn instance_status(seen: &Seen) -> Value {
         "survivors": survivors,
         "last_failure": view.last_failure.as_ref().map(|failure| json!({
             "at": timestamp(failure.at), "kind": failure.kind(), "generation": failure.generation,
+            "cause": failure.cause.to_string(),
         })),
         "drifted_tools": view.drifted,
         "dropped": view.dropped.iter().map(|(kind, n)| ((*kind).to_owned(), Value::from(*n))).collect::<serde_json::Map<_, _>>(),

@@ -1,6 +1,6 @@
 //! The command line as a client of a running broker.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use rmcp::model::{CallToolRequestParams, CallToolResult};
@@ -16,8 +16,17 @@ use crate::exit::{Exit, Failure};
 /// A page is answered from memory; more than this means that nobody is there.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The end of a session ends its instance; that is waited for at most this long, a little over a whole stop.
+const STOP_WAIT: Duration = Duration::from_secs(15);
+/// Between two looks.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
 /// A session with one backend. End it with `close`.
-pub(super) struct Session(RunningService<RoleClient, ()>);
+pub(super) struct Session {
+    base: String,
+    backend: String,
+    running: RunningService<RoleClient, ()>,
+}
 
 impl Session {
     pub async fn open(base: &str, backend: &str) -> anyhow::Result<Self> {
@@ -26,22 +35,38 @@ impl Session {
         let transport = StreamableHttpClientTransport::with_client(http()?, config);
         let running =
             ().serve(transport).await.map_err(|e| not_reached(base, &format!("no session with `{backend}`: {e}")))?;
-        Ok(Self(running))
+        Ok(Self { base: base.to_owned(), backend: backend.to_owned(), running })
     }
 
     /// Calls a tool. An error of the protocol (an unknown tool) is an error; a tool's own is a result.
     pub async fn call(&self, tool: &str, arguments: serde_json::Map<String, Value>) -> anyhow::Result<CallToolResult> {
         let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
-        self.0.call_tool(params).await.map_err(|e| match e {
+        self.running.call_tool(params).await.map_err(|e| match e {
             ServiceError::McpError(error) => Failure::new(Exit::NotSo, format!("refused: {}", error.message)).into(),
             other => anyhow::Error::from(other).context("the connection to the broker broke"),
         })
     }
 
-    /// Ends the session; with a session-scoped backend, its instance too.
+    /// Ends the session; with a session-scoped backend its instance too, and waits until that is gone.
     pub async fn close(self) {
         // An error means that the connection is gone already.
-        let _ = self.0.cancel().await;
+        let _ = self.running.cancel().await;
+        until_stopped(&self.base, |name| name == self.backend).await;
+    }
+}
+
+/// Waits, within bounds, until no instance of these backends is on its way out.
+pub(super) async fn until_stopped(base: &str, is_meant: impl Fn(&str) -> bool) {
+    let begun = Instant::now();
+    while begun.elapsed() < STOP_WAIT {
+        let Ok(status) = status(base).await else { return };
+        let backends = status["backends"].as_array().into_iter().flatten();
+        let meant = backends.filter(|backend| backend["name"].as_str().is_some_and(&is_meant));
+        let mut instances = meant.flat_map(|backend| backend["instances"].as_array().into_iter().flatten());
+        if !instances.any(|instance| matches!(instance["state"].as_str(), Some("stopping" | "draining"))) {
+            return;
+        }
+        tokio::time::sleep(LOOK_INTERVAL).await;
     }
 }
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::call::watched;
 use super::client::{self, Session};
-use super::{BrokerArgs, block_on, eprint_line, print_line, url_of};
+use super::{BrokerArgs, block_on, eprint_line, full_url, print_line, url_of};
 use crate::config::{BackendConfig, Probe};
 use crate::core::diagnostic::suggestion;
 use crate::exit::{Exit, Failure, code_of};
@@ -46,7 +46,7 @@ struct Step {
 pub(super) fn run(config: &Path, args: &ProbeArgs) -> anyhow::Result<Exit> {
     let snapshot = snapshot::build(config)?;
     let base = match &args.broker.url {
-        Some(url) => url.trim_end_matches('/').to_owned(),
+        Some(url) => full_url(url),
         None => url_of(&snapshot.config),
     };
     let probed = chosen(&snapshot, &args.backends)?;
@@ -130,6 +130,7 @@ async fn probe(base: &str, probed: &Probed<'_>, report: &mut Report) -> anyhow::
 
 /// A clean start: the broker is ready, and nothing of the probed backends is live. `None` if it is not.
 async fn baseline(base: &str, probed: &Probed<'_>, report: &mut Report) -> anyhow::Result<Option<ProcessId>> {
+    client::until_stopped(base, |name| probed.contains_key(name)).await;
     let status = client::status(base).await?;
     let pid = status["broker"]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).unwrap_or_default();
     let broker = ProcessId::of(pid);

@@ -29,7 +29,7 @@ fn describe(status: &Value) -> String {
         format!("NOT READY: {}", reasons.collect::<Vec<_>>().join("; "))
     };
     let mut text = format!(
-        "lazy-mcp {} (pid {}), revision {}, {ready}\n{} sessions, {} live instances, {} calls running, {} queued, {} owned processes, {}",
+        "lazy-mcp {} (pid {}), revision {}, {ready}\nsessions {}, live instances {}, calls running {} and queued {}, owned processes {} ({} resident)",
         text_of(&broker["version"]),
         broker["pid"],
         broker["revision"],
@@ -87,6 +87,9 @@ fn describe_instance(instance: &Value) -> String {
         text += &format!("; last stop proved in {} ms", cleanup["ms"]);
     } else if cleanup["ok"] == false {
         text += &format!("; CLEANUP NOT PROVED, {} survivors", cleanup["survivors"]);
+    }
+    if let Some(cause) = instance["last_failure"]["cause"].as_str() {
+        text += &format!("\n    last failed start (generation {}): {cause}", instance["last_failure"]["generation"]);
     }
     for survivor in instance["survivors"].as_array().into_iter().flatten() {
         text += &format!(

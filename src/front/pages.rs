@@ -14,7 +14,7 @@ const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
 pub(super) async fn answer(front: &Arc<Front>, method: &Method, path: &str) -> Result<Response<Body>, Refusal> {
-    let is_page = matches!(path, "/health" | "/ready" | "/status");
+    let is_page = matches!(path, "/" | "/health" | "/ready" | "/status");
     if !is_page {
         return Err(Refusal::NoSuchPath);
     }
@@ -24,6 +24,7 @@ pub(super) async fn answer(front: &Arc<Front>, method: &Method, path: &str) -> R
     Ok(match path {
         "/health" => respond::page(StatusCode::OK, TEXT, "alive\n"),
         "/ready" => ready(front),
+        "/" => respond::page(StatusCode::OK, TEXT, mounts(front)),
         _ => {
             let counts = json!({
                 "sessions": front.sessions.len(), "sessions_max": front.sessions.max(),
@@ -33,6 +34,13 @@ pub(super) async fn answer(front: &Arc<Front>, method: &Method, path: &str) -> R
             respond::page(StatusCode::OK, JSON, status.to_string())
         }
     })
+}
+
+/// Where a browser lands.
+fn mounts(front: &Front) -> String {
+    let snapshot = front.broker.snapshot();
+    let mounts: String = snapshot.backends.values().map(|backend| format!("  {}\n", backend.mount())).collect();
+    format!("lazy-mcp {}: MCP servers at\n{mounts}See /status, /ready and /health.\n", env!("CARGO_PKG_VERSION"))
 }
 
 /// Ready: configuration, catalogs and policies are valid, leftovers of an earlier broker are proved gone, and the

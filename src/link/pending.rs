@@ -175,3 +175,45 @@ impl Pending {
         (due, self.look_at)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn entry(deadline: Instant) -> (Entry, oneshot::Receiver<Outcome>) {
+        let (reply, outcome) = oneshot::channel();
+        let caller = Caller { client: 1, id: Bytes::from_static(b"7"), deadline };
+        (Entry::new(Some(caller), reply, None, Box::new(())), outcome)
+    }
+
+    #[test]
+    fn a_call_is_due_at_its_deadline_whether_or_not_its_caller_looks() {
+        let now = Instant::now();
+        let (soon, later) = (now + Duration::from_secs(1), now + Duration::from_secs(5));
+        let mut pending = Pending::default();
+        let ((first, waits), (second, _left)) = (entry(later), entry(soon));
+        assert!(pending.insert(1, first), "somebody must look now that there is a deadline");
+        assert!(pending.insert(2, second), "and earlier than planned");
+        assert!(!pending.insert(3, entry(later).0));
+        assert_eq!(pending.overdue(now), (vec![], Some(soon)));
+        assert_eq!(pending.overdue(soon), (vec![2], Some(later)));
+        let mut due = pending.overdue(later).0;
+        due.sort_unstable();
+        assert_eq!(due, [1, 2, 3], "until they are given up");
+        assert!(pending.give_up(1).is_some_and(|reply| reply.is_some()));
+        assert!(pending.give_up(1).is_none(), "once");
+        assert_eq!((pending.len(), pending.given_up()), (3, 1), "it stays out until the server answers");
+        drop(waits);
+    }
+
+    #[test]
+    fn an_abandoned_call_keeps_its_deadline() {
+        let deadline = Instant::now();
+        let mut pending = Pending::default();
+        pending.insert(1, entry(deadline).0);
+        pending.abandon(1);
+        assert_eq!(pending.overdue(deadline).0, [1]);
+    }
+}

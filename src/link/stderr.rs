@@ -67,7 +67,7 @@ impl Tail {
 fn redacted(line: &str) -> String {
     static CREDENTIAL: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(
-            r"(?i)\b((?:[\w-]*(?:token|secret|passw(?:or)?d|api[_-]?key|cookie)|authorization)[\w-]*\W{1,3})(?:(?:bearer|basic)\s+)?\S+|\b(bearer|basic)\s+\S{8,}|(://[^/\s:@]+:)[^@\s/]+(@)",
+            r"(?i)\b((?:[\w-]*(?:token|secret|passw(?:or)?d|api[_-]?key|cookie)|authorization)[\w-]*'?\s*[=:]\s*)(?:(?:bearer|basic)\s+)?\S+|\b(bearer|basic)\s+\S{8,}|(://[^/\s:@]+:)[^@\s/]+(@)",
         )
         .expect("the pattern is constant")
     });
@@ -99,6 +99,7 @@ mod tests {
             ("sent bearer abcdefghij now", "sent bearer[redacted] now"),
             ("at http://user:pw@host/x", "at http://user:[redacted]@host/x"),
             ("listening on 4747", "listening on 4747"),
+            ("token missing, set TOKEN", "token missing, set TOKEN"),
         ] {
             assert_eq!(redacted(line), expected);
         }

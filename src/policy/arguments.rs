@@ -62,6 +62,11 @@ impl ArgumentRules {
         Self::new(both.map(|(name, rule)| (name.clone(), rule.clone())).collect())
     }
 
+    /// Names of the arguments that have a rule.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -144,6 +144,27 @@ impl Policy {
             .collect()
     }
 
+    /// One fault for each argument with a rule that no tool of its pattern takes: a guard that guards nothing.
+    /// `takes` names the arguments of a tool; `None` where its schema does not say.
+    pub fn check_arguments<'a>(&self, known: &[&str], takes: impl Fn(&str) -> Option<&'a [String]>) -> Vec<Diagnostic> {
+        let mut faults = Vec::new();
+        for settings in &self.tools.settings {
+            let mention = &settings.tools;
+            let tools: Vec<&&str> = known.iter().filter(|tool| mention.pattern.matches(tool)).collect();
+            let taken: Option<Vec<&'a [String]>> = tools.iter().map(|tool| takes(tool)).collect();
+            let Some(taken) = taken.filter(|taken| !taken.is_empty()) else { continue };
+            let taken: Vec<&str> = taken.into_iter().flatten().map(String::as_str).collect();
+            for argument in settings.arguments.names().filter(|argument| !taken.contains(argument)) {
+                let hint = suggestion(argument, taken.iter().copied());
+                let of = mention.pattern.as_str();
+                let message =
+                    format!("no tool '{of}' takes an argument '{argument}', so its rule guards nothing{hint}");
+                faults.push(Diagnostic::new(&mention.file, Some(mention.line), message));
+            }
+        }
+        faults
+    }
+
     fn rules_for(&self, tool: &str) -> ResultRules {
         let is_for = |result: &&ToolsAndRule| result.tools.as_ref().is_none_or(|tools| any_matches(tools, tool));
         if self.results.iter().filter(is_for).all(|result| result.tools.is_none()) {

@@ -48,6 +48,11 @@ impl Backend {
         self.tools.get(name)
     }
 
+    /// Names of the visible tools, in no order.
+    pub fn tool_names(&self) -> impl Iterator<Item = &str> {
+        self.tools.keys().map(String::as_str)
+    }
+
     pub fn tool_count(&self) -> usize {
         self.tools.len()
     }

@@ -5,15 +5,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::value::RawValue;
+
 use super::Snapshot;
 use super::backend::{Backend, Tool};
 use super::surface::Surface;
 use crate::catalog::{self, Catalog};
 use crate::config::{self, BackendConfig, Config, Deadlines, Package};
-use crate::core::diagnostic::{Diagnostic, Diagnostics};
+use crate::core::diagnostic::{Diagnostic, Diagnostics, suggestion};
 use crate::core::lifecycle::{Limits, OverdueRule};
 use crate::link::LinkLimits;
 use crate::policy::{self, OnCancel, Policy};
+use crate::protocol::raw::{entries, members};
 use crate::supervisor::Plan;
 
 /// Sweeps that may answer "busy" before an operator is told; with the sweep's own rounds inside each.
@@ -59,6 +62,12 @@ fn build_backend(config: &Config, name: &str, backend: &BackendConfig) -> Result
     check_package(&catalog, backend, &mut faults);
     let names: Vec<&str> = catalog.tools().iter().map(|tool| &*tool.name).collect();
     policy.check_names(&names).into_iter().for_each(|fault| faults.push(fault));
+    let taken: HashMap<&str, Vec<String>> =
+        catalog.tools().iter().filter_map(|tool| Some((&*tool.name, arguments_of(&tool.raw)?))).collect();
+    let takes = |tool: &str| taken.get(tool).map(Vec::as_slice);
+    policy.check_arguments(&names, takes).into_iter().for_each(|fault| faults.push(fault));
+    check_deadlines(&policy, &names, backend, &mut faults);
+    check_probe(&catalog, &policy, config, backend, &mut faults);
     let name: Arc<str> = name.into();
     let catalog = Arc::new(catalog);
     let visible: Vec<_> = catalog.enabled().filter(|tool| policy.shows(&tool.name)).collect();
@@ -87,6 +96,45 @@ fn check_package(catalog: &Catalog, backend: &BackendConfig, faults: &mut Diagno
     let Some(Package { name, version }) = backend.package() else { return };
     if let Err(wrong) = catalog.check_package(&name, &version) {
         faults.push(Diagnostic::new(&catalog.path, None, wrong.to_string()));
+    }
+}
+
+/// The arguments that a tool's schema names; `None` if it allows others or does not say.
+fn arguments_of(tool: &RawValue) -> Option<Vec<String>> {
+    let [schema] = members(tool.get(), ["inputSchema"]).ok()?;
+    let [properties, additional] = members(schema?, ["properties", "additionalProperties"]).ok()?;
+    let is_open = additional.is_some_and(|additional| additional != "false");
+    let names = entries(properties?).ok()?.into_iter().map(|(name, _)| name.into_owned());
+    (!is_open).then(|| names.collect())
+}
+
+/// A deadline over the ceiling would be cut without a word.
+fn check_deadlines(policy: &Policy, tools: &[&str], backend: &BackendConfig, faults: &mut Diagnostics) {
+    let ceiling = backend.deadlines.call;
+    let longest = tools.iter().filter_map(|tool| Some((policy.plan(tool).deadline?, tool))).max();
+    if let Some((deadline, tool)) = longest.filter(|(deadline, _)| *deadline > ceiling) {
+        let (deadline, ceiling) = (deadline.as_secs_f64(), ceiling.as_secs_f64());
+        faults.push(Diagnostic::new(
+            &policy.path,
+            None,
+            format!(
+                "deadline_seconds of '{tool}' is {deadline}, over call_seconds = {ceiling} of [backends.{}.deadlines]; raise that or lower this",
+                backend.name
+            ),
+        ));
+    }
+}
+
+fn check_probe(catalog: &Catalog, policy: &Policy, config: &Config, backend: &BackendConfig, faults: &mut Diagnostics) {
+    let Some(probe) = &backend.probe else { return };
+    let visible: Vec<&str> = catalog.enabled().map(|tool| &*tool.name).filter(|tool| policy.shows(tool)).collect();
+    if !visible.contains(&&*probe.tool) {
+        let hint = suggestion(&probe.tool, visible);
+        let message = format!(
+            "'tool' in [backends.{}.probe] names '{}', which clients do not see{hint}",
+            backend.name, probe.tool
+        );
+        faults.push(Diagnostic::new(&config.path, None, message));
     }
 }
 

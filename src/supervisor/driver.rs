@@ -157,7 +157,7 @@ impl Driver {
                 self.slot.report(generation, Report::Spawned);
             }
             Err(failure) => {
-                tracing::warn!(slot = %self.slot, %generation, kind = failure.kind(), "start failed");
+                tracing::warn!(slot = %self.slot, %generation, kind = failure.kind(), cause = %failure.cause, "start failed");
                 self.slot.set_failure(failure);
                 self.slot.report(generation, Report::SpawnFailed);
             }
@@ -183,7 +183,7 @@ impl Driver {
                     }
                 }
                 Err(failure) => {
-                    tracing::warn!(slot = %slot, %generation, kind = failure.kind(), "start failed");
+                    tracing::warn!(slot = %slot, %generation, kind = failure.kind(), cause = %failure.cause, "start failed");
                     slot.set_failure(failure);
                     slot.report(generation, Report::HandshakeFailed);
                 }

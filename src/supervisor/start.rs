@@ -135,16 +135,22 @@ impl StartFailure {
     }
 }
 
+impl fmt::Display for StartCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Resolve(why) | Self::Spawn(why) => f.write_str(why),
+            Self::Exited(how) => write!(f, "the server {how} before it had answered `initialize`"),
+            Self::Handshake(why) => write!(f, "the server could not be greeted: {why}"),
+            Self::TimedOut(limit) => write!(f, "no answer to `initialize` within {} s", limit.as_secs_f64()),
+        }
+    }
+}
+
+/// The cause, and what the server said last: for whoever made the call. Status and logs have the cause alone, because
+/// what a server writes is not ours to keep.
 impl fmt::Display for StartFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.cause {
-            StartCause::Resolve(why) | StartCause::Spawn(why) => f.write_str(why)?,
-            StartCause::Exited(how) => write!(f, "the server {how} before it had answered `initialize`")?,
-            StartCause::Handshake(why) => write!(f, "the server could not be greeted: {why}")?,
-            StartCause::TimedOut(limit) => {
-                write!(f, "no answer to `initialize` within {} s", limit.as_secs_f64())?;
-            }
-        }
+        write!(f, "{}", self.cause)?;
         let quoted = &self.stderr[self.stderr.len().saturating_sub(QUOTED_LINES)..];
         if !quoted.is_empty() {
             write!(f, "; last lines of its stderr: {}", quoted.join(" | "))?;
