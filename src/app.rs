@@ -81,6 +81,9 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
     let limits = SupervisorLimits { slots_max: SLOTS_MAX };
     let budget = shutdown_budget(&snapshot);
     let supervisor = Arc::new(Supervisor::new(journal, KeeperProgram::own(), limits));
+    if let Some(reason) = supervisor.cgroups_missing() {
+        tracing::info!(%reason, "no cgroups: keepers own their trees alone");
+    }
     let broker = Arc::new(Broker::new(snapshot, supervisor.clone()));
     let shutdown = CancellationToken::new();
     let front = Arc::new(Front::new(broker.clone(), sessions, shutdown.clone()));

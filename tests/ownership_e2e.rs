@@ -208,6 +208,15 @@ fn a_status_counts_what_the_process_table_has() {
     let instance = &broker.live_instances("fixture")[0];
     assert_eq!(instance["state"], "ready");
     assert!(instance["rss_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{instance:#}");
-    assert!(instance["owner"].as_str().is_some_and(|owner| owner.contains("keeper")), "{instance:#}");
+    let owners = &broker.status()["broker"];
+    if owners["owner_kinds"] == json!(["keeper", "cgroup"]) {
+        assert_eq!(
+            (&instance["owner"], &owners["cgroup_unavailable_because"]),
+            (&json!("keeper+cgroup"), &json!(null))
+        );
+    } else {
+        assert_eq!((&instance["owner"], &owners["owner_kinds"]), (&json!("keeper"), &json!(["keeper"])));
+        assert!(owners["cgroup_unavailable_because"].as_str().is_some_and(|reason| !reason.is_empty()), "{owners:#}");
+    }
     broker.finish();
 }

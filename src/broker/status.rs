@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::Broker;
 use crate::core::lifecycle::PublicState;
+use crate::ownership::Owner;
 use crate::ownership::process_table::{Process, ProcessTable};
 use crate::snapshot::Backend;
 use crate::supervisor::{Cleanup, Slot, SlotView, Tally};
@@ -83,6 +84,8 @@ impl Broker {
             .chain(disabled)
             .collect();
         let reasons = self.readiness.reasons();
+        let cgroups_missing = self.supervisor.cgroups_missing().map(ToString::to_string);
+        let owner_kinds: &[&str] = if cgroups_missing.is_none() { &["keeper", "cgroup"] } else { &["keeper"] };
         json!({
             "broker": {
                 "version": env!("CARGO_PKG_VERSION"),
@@ -93,7 +96,8 @@ impl Broker {
                 "not_ready_because": reasons,
                 "reviewed": REVIEWED,
                 "last_reload": {"at": timestamp(self.started_at), "ok": true, "errors": []},
-                "owner_kinds": ["keeper"],
+                "owner_kinds": owner_kinds,
+                "cgroup_unavailable_because": cgroups_missing,
             },
             "totals": totals,
             "backends": backends,
@@ -173,7 +177,7 @@ fn instance_status(seen: &Seen) -> Value {
         "queued": view.queued,
         "given_up": view.given_up,
         "idle_ms": view.idle.map(ms),
-        "owner": "keeper",
+        "owner": view.owner.unwrap_or(Owner::Keeper).as_str(),
         "keeper_pid": view.keeper.map(|keeper| keeper.pid),
         "owned_processes": seen.processes,
         "rss_bytes": seen.rss_bytes,

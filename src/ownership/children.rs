@@ -15,6 +15,7 @@ use nix::sys::prctl;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use tokio::process::{Child, Command};
 
+use super::cgroup::Cgroup;
 use super::pidfd::{PidFd, nix_pid};
 use super::process_table::{Process, ProcessId};
 use super::sweep::{Claim, Hunt, Outcome, Round, hunt_down};
@@ -74,8 +75,9 @@ fn started() -> MutexGuard<'static, BTreeSet<ProcessId>> {
 }
 
 /// Kills and reaps the orphans that are not older than `since` (clock ticks after boot: the start of the lost keeper).
-/// Children that came to this process on other ways before are left alone.
-pub(super) async fn sweep_orphans(since: u64, budget: Duration) -> Outcome {
+/// Children that came to this process on other ways before are left alone. Who is in the keeper's cgroup is killed too,
+/// whosever child it is.
+pub(super) async fn sweep_orphans(since: u64, cgroup: Option<Cgroup>, budget: Duration) -> Outcome {
     let me = std::process::id();
     let mut hunt = Hunt::new(move |process: &Process| {
         if process.ppid != me {
@@ -87,6 +89,7 @@ pub(super) async fn sweep_orphans(since: u64, budget: Duration) -> Outcome {
         }
     });
     hunt_down(budget, move || {
+        hunt.count_in(cgroup.as_ref().map(Cgroup::kill).unwrap_or_default());
         let mut left = hunt.round(|| {})?;
         left.retain(|process| match Process::read(process.pid) {
             Some(now) if now.start_time != process.start_time => false,
@@ -94,7 +97,8 @@ pub(super) async fn sweep_orphans(since: u64, budget: Duration) -> Outcome {
             Some(_) => true,
             None => false,
         });
-        Ok(Round { left, killed: hunt.killed() })
+        let is_populated = Cgroup::hold(cgroup.as_ref(), &mut left);
+        Ok(Round { left, is_populated, killed: hunt.killed() })
     })
     .await
 }

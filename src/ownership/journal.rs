@@ -17,6 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
+use super::cgroup::Cgroup;
 use super::instance_dir;
 use super::process_table::{ProcessId, boot_id};
 
@@ -44,6 +45,9 @@ pub struct Record {
     /// `None` when the broker died before it had noted them.
     pub keeper: Option<ProcessId>,
     pub root: Option<ProcessId>,
+    /// Where the server was to be put; entries of older brokers have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<PathBuf>,
 }
 
 /// The file of a generation of ours. Dropping it leaves the file: only a proof removes it.
@@ -119,7 +123,13 @@ impl Journal {
     ///
     /// # Errors
     /// It is not noted, so it must not be started.
-    pub fn begin(&self, backend: &str, instance: &str, generation: u64) -> Result<Entry, JournalError> {
+    pub fn begin(
+        &self,
+        backend: &str,
+        instance: &str,
+        generation: u64,
+        cgroup: Option<&Cgroup>,
+    ) -> Result<Entry, JournalError> {
         self.record(backend, generation)?;
         let record = Record {
             backend: backend.to_owned(),
@@ -129,6 +139,7 @@ impl Journal {
             broker: self.broker,
             keeper: None,
             root: None,
+            cgroup: cgroup.map(|cgroup| cgroup.path().to_owned()),
         };
         let path = journal_dir(&self.state_dir).join(format!("{backend}-{instance}-{generation}.json"));
         replace(&path, &record)?;

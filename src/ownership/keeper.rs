@@ -23,14 +23,21 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 
 use self::control::Control;
+use super::cgroup::Cgroup;
 use super::pidfd::{PidFd, nix_pid};
 use super::process_table::{Process, ProcessId, ProcessTable};
-use super::server::{self, CloseWhen, close_others};
+use super::server::{self, CloseWhen, Spawned, close_others};
 use super::sweep::{Claim, Hunt};
 use super::wire::{Exit, Order, Report, survivors};
+use crate::core::launch::Launch;
 
 /// A killed tree is mostly gone within this; then it is passed over again.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// What was killed through its cgroup gets this long to die before `/proc` is passed over as well. A browser's memory
+/// takes some tens of milliseconds to be given back.
+const CGROUP_PAUSE: Duration = Duration::from_millis(100);
+/// No signal tells that a cgroup is not populated any more, so while that is waited for it is asked.
+const CGROUP_TICK: Duration = Duration::from_millis(1);
 /// Between passes over a tree that does not go: it waits for a device, or runs as somebody else.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
@@ -49,6 +56,8 @@ struct Keeper {
     deaths: SignalFd,
     root: Option<ProcessId>,
     root_exit: Option<Exit>,
+    /// Where the server was put. This process stays outside, so that it can see the end.
+    cgroup: Option<Cgroup>,
 }
 
 /// Whether the kernel still knows a child of ours.
@@ -70,7 +79,7 @@ impl Keeper {
         close_others(CloseWhen::Now);
         SigSet::all().thread_block()?;
         let deaths = SignalFd::with_flags(&Signal::SIGCHLD.into(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        Ok(Self { control: Control::from_stdin()?, deaths, root: None, root_exit: None })
+        Ok(Self { control: Control::from_stdin()?, deaths, root: None, root_exit: None, cgroup: None })
     }
 
     /// Returns when nothing more is to be said: the tree is empty, or the broker is gone.
@@ -78,17 +87,15 @@ impl Keeper {
         loop {
             while let Some(order) = self.control.next_order()? {
                 match order {
-                    Order::Start { launch } => match server::spawn(&launch, self.control.take_stdio()?) {
-                        Ok(root) => {
-                            self.root = Some(root);
-                            self.control.report(&Report::Spawned { root })?;
-                            // From here on there is little to do, for hours maybe.
-                            super::footprint::drop_clean_pages();
+                    Order::Start { launch, cgroup } => {
+                        let report = self.start(&launch, cgroup)?;
+                        self.control.report(&report)?;
+                        if matches!(report, Report::SpawnFailed { .. }) {
+                            return Ok(());
                         }
-                        Err((failure, message)) => {
-                            return self.control.report(&Report::SpawnFailed { failure, message });
-                        }
-                    },
+                        // From here on there is little to do, for hours maybe.
+                        super::footprint::drop_clean_pages();
+                    }
                     Order::Terminate => self.terminate(),
                     Order::Sweep { budget_ms } => {
                         let report = self.sweep(Some(Duration::from_millis(budget_ms)))?;
@@ -113,6 +120,29 @@ impl Keeper {
         }
     }
 
+    /// Executes the server, in a cgroup of its own if one was ordered and can be had.
+    fn start(&mut self, launch: &Launch, cgroup: Option<Cgroup>) -> io::Result<Report> {
+        let stdio = self.control.take_stdio()?;
+        let (procs, no_cgroup) = match cgroup.as_ref().map(Cgroup::create) {
+            Some(Ok(procs)) => (Some(procs), None),
+            Some(Err(error)) => (None, Some(error)),
+            None => (None, None),
+        };
+        self.cgroup = cgroup.filter(|_| procs.is_some());
+        let Spawned { root, refusal } = match server::spawn(launch, stdio, procs) {
+            Ok(spawned) => spawned,
+            Err((failure, message)) => return Ok(Report::SpawnFailed { failure, message }),
+        };
+        self.root = Some(root);
+        if refusal.is_some()
+            && let Some(cgroup) = self.cgroup.take()
+        {
+            // Empty: nobody was let in. Failed: it stays behind, and is in nobody's way.
+            let _ = cgroup.remove();
+        }
+        Ok(Report::Spawned { root, cgroup_refusal: no_cgroup.or(refusal).map(|error| error.to_string()) })
+    }
+
     /// SIGTERM to the root's session: npx, sh and node get it each, because a wrapper does not pass it on.
     /// What has left that session (a browser) is left to them: they close it with its profile written, while a
     /// SIGTERM to every renderer makes a crash of an orderly end.
@@ -128,38 +158,69 @@ impl Keeper {
         }
     }
 
-    /// Kills all below this process and reaps it; without a budget it goes on until ECHILD.
+    /// Kills all below this process and in the cgroup, and reaps it; without a budget it goes on until both are empty.
     fn sweep(&mut self, budget: Option<Duration>) -> io::Result<Report> {
         let started = Instant::now();
         let me = std::process::id();
         let mut hunt =
             Hunt::new(|process: &Process| if process.ppid == me { Claim::Member } else { Claim::AsItsParent });
         let mut pause = FIRST_PAUSE;
-        while self.reap() == Children::Some {
+        let in_cgroup = self.kill_cgroup();
+        if !in_cgroup.is_empty() {
+            hunt.count_in(in_cgroup);
+            self.wait_until(Self::is_depopulated, CGROUP_PAUSE);
+            // Mostly that was all, and the last of them is a zombie in a moment. What has moved out is hunted.
+            self.wait_until(Self::is_empty, FIRST_PAUSE);
+        }
+        while !self.is_empty() {
             let members = hunt.round(|| {
                 self.reap();
             });
-            if self.wait_for_the_last(pause) == Children::Some
-                && budget.is_some_and(|budget| started.elapsed() >= budget)
-            {
-                return Ok(Report::Busy { survivors: survivors(members?) });
+            // Who has come back, or was put there from outside.
+            hunt.count_in(self.kill_cgroup());
+            if !self.wait_until(Self::is_empty, pause) && budget.is_some_and(|budget| started.elapsed() >= budget) {
+                let mut left = members?;
+                Cgroup::hold(self.cgroup.as_ref(), &mut left);
+                return Ok(Report::Busy { survivors: survivors(left) });
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
-        let took_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let took = started.elapsed();
+        if let Some(cgroup) = self.cgroup.take() {
+            // Failed: an empty directory stays, which holds nothing.
+            let _ = cgroup.remove();
+        }
+        let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         Ok(Report::Empty { killed: hunt.killed(), took_us })
     }
 
-    /// Reaps as they die, at most for `pause`.
-    fn wait_for_the_last(&mut self, pause: Duration) -> Children {
+    /// Both proofs. The second is asked for only after the first.
+    fn is_empty(&mut self) -> bool {
+        self.reap() == Children::None && !self.cgroup.as_ref().is_some_and(Cgroup::is_populated)
+    }
+
+    fn is_depopulated(&mut self) -> bool {
+        self.reap();
+        !self.cgroup.as_ref().is_some_and(Cgroup::is_populated)
+    }
+
+    fn kill_cgroup(&self) -> Vec<ProcessId> {
+        self.cgroup.as_ref().map(Cgroup::kill).unwrap_or_default()
+    }
+
+    /// Reaps as they die, at most for `pause`; whether it came to that. What is waited for reaps.
+    fn wait_until(&mut self, is_so: fn(&mut Self) -> bool, pause: Duration) -> bool {
         let until = Instant::now() + pause;
         loop {
-            let left = until.saturating_duration_since(Instant::now());
-            if self.reap() == Children::None {
-                return Children::None;
+            let mut left = until.saturating_duration_since(Instant::now());
+            if is_so(self) {
+                return true;
             }
             if left.is_zero() {
-                return Children::Some;
+                return false;
+            }
+            if self.cgroup.is_some() {
+                left = left.min(CGROUP_TICK);
             }
             // Rounded up to whole milliseconds, so that the rest of a pause is not a busy loop.
             let left = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);

@@ -1,7 +1,8 @@
 //! Executing the server: the keeper's child, in its own session, with nothing of ours but its three pipes.
 
 use std::ffi::CString;
-use std::io;
+use std::fs::File;
+use std::io::{self, PipeWriter, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
@@ -25,21 +26,59 @@ pub(super) struct Stdio3 {
     pub stderr: OwnedFd,
 }
 
-/// Executes `launch`. The caller is the only thread of its process and reaps the child.
+/// A server that was executed.
+#[derive(Debug)]
+pub(super) struct Spawned {
+    pub root: ProcessId,
+    /// Why it is not in its cgroup.
+    pub refusal: Option<io::Error>,
+}
+
+/// Executes `launch`, in the cgroup whose `cgroup.procs` is given, if the kernel lets it in. The caller is the only
+/// thread of its process and reaps the child.
 ///
 /// # Errors
 /// What kept it from being executed, with the kernel's words.
-pub(super) fn spawn(launch: &Launch, stdio: Stdio3) -> Result<ProcessId, (SpawnFailure, String)> {
+pub(super) fn spawn(
+    launch: &Launch,
+    stdio: Stdio3,
+    cgroup_procs: Option<File>,
+) -> Result<Spawned, (SpawnFailure, String)> {
     if let Err(error) = std::fs::read_dir(&launch.cwd).map(drop) {
         return Err((SpawnFailure::CwdMissing, error.to_string()));
     }
-    let image = Image::of(launch).map_err(|error| (SpawnFailure::Other, error.to_string()))?;
+    let other = |error: io::Error| (SpawnFailure::Other, error.to_string());
+    let image = Image::of(launch).map_err(other)?;
+    let (mut refused, refusal) = io::pipe().map_err(other)?;
     let mut command = Command::new(&launch.program);
     command.current_dir(&launch.cwd).stdin(stdio.stdin).stdout(stdio.stdout).stderr(Stdio::from(stdio.stderr));
-    execute(&mut command, image);
+    execute(&mut command, image, cgroup_procs.map(|procs| Door { procs, refusal }));
     // The handle is dropped unreaped: the keeper waits for all its children in one place.
     let child = command.spawn().map_err(|error| (classify(&error, &launch.program), error.to_string()))?;
-    ProcessId::of(child.id()).ok_or_else(|| (SpawnFailure::Other, "/proc is not readable".to_owned()))
+    // With it goes our copy of the pipe's end; the child's is closed by its exec.
+    drop(command);
+    let mut errno = [0; 4];
+    let refusal =
+        refused.read_exact(&mut errno).is_ok().then(|| io::Error::from_raw_os_error(i32::from_ne_bytes(errno)));
+    let root = ProcessId::of(child.id()).ok_or_else(|| other(io::Error::other("/proc is not readable")))?;
+    Ok(Spawned { root, refusal })
+}
+
+/// The way into a cgroup, for a process that has forked and not executed yet.
+struct Door {
+    procs: File,
+    /// Takes the number of the error.
+    refusal: PipeWriter,
+}
+
+impl Door {
+    /// Without it the keeper owns the server alone, which is no reason not to run it.
+    fn enter(&mut self) {
+        if let Err(error) = self.procs.write_all(b"0") {
+            // Failed: the keeper is gone, and with it this process in a moment.
+            let _ = self.refusal.write_all(&error.raw_os_error().unwrap_or(0).to_ne_bytes());
+        }
+    }
 }
 
 /// A program as execve(2) takes it.
@@ -62,9 +101,12 @@ impl Image {
 /// Lets the child execute the image itself. `Command` would do so by execvp(3), which gives a file that is no program
 /// to `/bin/sh`, so that a wrong download becomes a script.
 #[expect(unsafe_code, reason = "what runs between fork and exec")]
-fn execute(command: &mut Command, image: Image) {
+fn execute(command: &mut Command, image: Image, mut door: Option<Door>) {
     let keeper = nix::unistd::getpid();
     let become_the_server = move || -> io::Result<()> {
+        if let Some(door) = &mut door {
+            door.enter();
+        }
         nix::unistd::setsid()?;
         forget_the_keeper()?;
         // Killed with its keeper: then the tree has no owner until the broker adopts it.

@@ -34,16 +34,24 @@ pub(super) struct Hunt<C> {
     claim: C,
     stopped: BTreeSet<ProcessId>,
     killed: BTreeSet<ProcessId>,
+    /// Whom the kernel was asked to kill as members of the tree's cgroup.
+    listed: BTreeSet<ProcessId>,
 }
 
 impl<C: FnMut(&Process) -> Claim> Hunt<C> {
     pub fn new(claim: C) -> Self {
-        Self { claim, stopped: BTreeSet::new(), killed: BTreeSet::new() }
+        Self { claim, stopped: BTreeSet::new(), killed: BTreeSet::new(), listed: BTreeSet::new() }
     }
 
-    /// Different processes that were sent SIGKILL so far.
+    /// Different processes that were sent SIGKILL so far, by pidfd or by cgroup.
     pub fn killed(&self) -> usize {
-        self.killed.len()
+        self.killed.union(&self.listed).count()
+    }
+
+    /// Counts those that were killed through their cgroup. One that has left it in that very moment still lives, so from
+    /// here on they are members wherever they are, and are signalled as any other.
+    pub fn count_in(&mut self, listed: Vec<ProcessId>) {
+        self.listed.extend(listed);
     }
 
     /// Stops until a pass finds nobody new, then kills; returns the members that the last pass saw, zombies included.
@@ -113,7 +121,9 @@ impl<C: FnMut(&Process) -> Claim> Hunt<C> {
     /// What was one of the tree stays one of it, also when its parent has died since.
     fn claim(&mut self, process: &Process) -> Claim {
         match (self.claim)(process) {
-            Claim::AsItsParent if self.stopped.contains(&process.id()) => Claim::Member,
+            Claim::AsItsParent if self.stopped.contains(&process.id()) || self.listed.contains(&process.id()) => {
+                Claim::Member
+            }
             claim => claim,
         }
     }
@@ -162,6 +172,8 @@ impl<C: FnMut(&Process) -> Claim> Hunt<C> {
 /// What one round left, for a caller who has no ECHILD as proof.
 pub(super) struct Round {
     pub left: Vec<Process>,
+    /// Whether the cgroup has processes, also such as cannot be seen from here.
+    pub is_populated: bool,
     /// Different processes killed in this and earlier rounds.
     pub killed: usize,
 }
@@ -196,7 +208,7 @@ pub(super) async fn hunt_down(
         let Ok((next, done)) = running.await else { return Outcome::Busy { left: Vec::new() } };
         round = next;
         quiet_rounds = match &done {
-            Ok(done) if done.left.is_empty() => quiet_rounds + 1,
+            Ok(done) if done.left.is_empty() && !done.is_populated => quiet_rounds + 1,
             _ => 0,
         };
         match done {

@@ -18,15 +18,32 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::process_table::ProcessId;
 use super::wire::{Exit, SpawnFailure, Survivor};
 
-pub use start::start;
+pub use start::{start, start_in};
 
 /// Handle on all processes of one generation. Clones mean the same tree.
 #[derive(Clone, Debug)]
 pub struct Tree {
     keeper: ProcessId,
     root: ProcessId,
+    owner: Owner,
     orders: mpsc::Sender<Order>,
     known: watch::Receiver<Known>,
+}
+
+/// By what means a tree is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    Keeper,
+    KeeperAndCgroup,
+}
+
+impl Owner {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Keeper => "keeper",
+            Self::KeeperAndCgroup => "keeper+cgroup",
+        }
+    }
 }
 
 /// What the task has learnt of its tree.
@@ -85,6 +102,10 @@ impl Tree {
 
     pub fn root(&self) -> ProcessId {
         self.root
+    }
+
+    pub fn owner(&self) -> Owner {
+        self.owner
     }
 
     /// Sends SIGTERM to every process of the tree that is still in the root's session; returns at once.

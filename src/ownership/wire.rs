@@ -8,6 +8,7 @@ use std::io;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::cgroup::Cgroup;
 use super::process_table::{Process, ProcessId};
 use crate::core::launch::Launch;
 
@@ -23,6 +24,8 @@ pub(super) enum Order {
     /// Comes once, first, with the server's stdin, stdout and stderr.
     Start {
         launch: Launch,
+        /// To be made for the server, and left with it.
+        cgroup: Option<Cgroup>,
     },
     Terminate,
     Sweep {
@@ -35,6 +38,8 @@ pub(super) enum Order {
 pub(super) enum Report {
     Spawned {
         root: ProcessId,
+        /// Why the server is not in the cgroup of the order.
+        cgroup_refusal: Option<String>,
     },
     /// The keeper's last words.
     SpawnFailed {
@@ -45,7 +50,7 @@ pub(super) enum Report {
     RootExited {
         exit: Exit,
     },
-    /// `waitpid` said ECHILD. The keeper's last words.
+    /// `waitpid` said ECHILD, and the cgroup is not populated and removed. The keeper's last words.
     Empty {
         killed: usize,
         took_us: u64,

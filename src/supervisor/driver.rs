@@ -149,6 +149,7 @@ impl Driver {
                     generation,
                     link: started.link.clone(),
                     keeper: started.tree.keeper(),
+                    owner: started.tree.owner(),
                     drifted: Arc::default(),
                 });
                 let is_greeted = running.is_greeted.clone();
@@ -268,7 +269,13 @@ async fn greet(slot: &Slot, generation: Generation, started: &Started) -> Result
             "the server's tools are not those of its catalog"
         );
     }
-    Ok(Live { generation, link: started.link.clone(), keeper: started.tree.keeper(), drifted: Arc::new(drift.changed) })
+    Ok(Live {
+        generation,
+        link: started.link.clone(),
+        keeper: started.tree.keeper(),
+        owner: started.tree.owner(),
+        drifted: Arc::new(drift.changed),
+    })
 }
 
 /// A lost conversation is told as the exit that caused it, where that is so.

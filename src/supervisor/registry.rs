@@ -12,7 +12,7 @@ use super::instance::InstanceKey;
 use super::plan::Plan;
 use super::slot::{Cleanup, Slot};
 use crate::core::lifecycle::PublicState;
-use crate::ownership::{Journal, KeeperProgram, Sweep};
+use crate::ownership::{Cgroups, Journal, KeeperProgram, NoCgroups, Sweep};
 
 /// Bounds of the supervisor.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +46,8 @@ pub struct Supervisor {
 pub(super) struct Services {
     pub journal: Journal,
     pub keeper: KeeperProgram,
+    /// Where generations get a cgroup each, or why they get none.
+    pub cgroups: Result<Cgroups, NoCgroups>,
     /// Everything that the supervisor runs; empty means that no slot and no tree is left.
     pub tracker: TaskTracker,
     registered: Mutex<Registered>,
@@ -79,8 +81,10 @@ struct Registered {
 }
 
 impl Supervisor {
+    /// Blocks on the kernel for some milliseconds: it looks for a place for cgroups.
     pub fn new(journal: Journal, keeper: KeeperProgram, limits: SupervisorLimits) -> Self {
-        let services = Services { journal, keeper, tracker: TaskTracker::new(), registered: Mutex::default() };
+        let cgroups = Cgroups::find(journal.installation());
+        let services = Services { journal, keeper, cgroups, tracker: TaskTracker::new(), registered: Mutex::default() };
         Self { services: Arc::new(services), limits, epoch: Instant::now() }
     }
 
@@ -128,6 +132,11 @@ impl Supervisor {
     /// What a backend's slots have done.
     pub fn tally(&self, backend: &str) -> Tally {
         self.services.registered().tallies.get(backend).copied().unwrap_or_default()
+    }
+
+    /// Why the keepers are the only owners, if they are.
+    pub fn cgroups_missing(&self) -> Option<&NoCgroups> {
+        self.services.cgroups.as_ref().err()
     }
 
     /// Ends what an earlier broker left behind, and proves it; the reason if that did not succeed within `budget`.

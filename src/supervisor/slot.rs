@@ -17,7 +17,7 @@ use crate::core::generation::{Generation, Mint, Stamped};
 use crate::core::lifecycle::{self, Effect, Event, LeaseId, PublicState, Refusal, Report, WaiterId};
 use crate::core::moment::Moment;
 use crate::link::{Caller, Link, Outcome};
-use crate::ownership::{ProcessId, Survivor};
+use crate::ownership::{Owner, ProcessId, Survivor};
 
 /// The place for at most one process tree of a backend in a scope.
 ///
@@ -62,6 +62,7 @@ pub(super) struct Live {
     pub generation: Generation,
     pub link: Link,
     pub keeper: ProcessId,
+    pub owner: Owner,
     /// Tools whose live definition is not the catalog's.
     pub drifted: Arc<BTreeSet<String>>,
 }
@@ -168,6 +169,8 @@ pub struct SlotView {
     /// How long no call has been out, while ready.
     pub idle: Option<Duration>,
     pub keeper: Option<ProcessId>,
+    /// By what means the running generation is held.
+    pub owner: Option<Owner>,
     pub last_cleanup: Option<Cleanup>,
     pub survivors: Vec<Survivor>,
     pub last_failure: Option<Arc<StartFailure>>,
@@ -313,6 +316,7 @@ impl Slot {
             queued: state.core.queued(),
             idle: state.core.idle_since().map(|since| now.saturating_since(since)),
             keeper: state.live.as_ref().map(|live| live.keeper),
+            owner: state.live.as_ref().map(|live| live.owner),
             last_cleanup: state.last_cleanup,
             survivors: state.survivors.clone(),
             last_failure: state.last_failure.clone(),

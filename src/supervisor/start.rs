@@ -62,7 +62,8 @@ async fn bring_up_noted(
 ) -> Result<Started, StartCause> {
     let plan = slot.plan();
     let (backend, number) = (&*slot.key.backend, generation.number());
-    let entry = services.journal.begin(backend, &slot.id, number).map_err(spawn_failed)?;
+    let cgroup = services.cgroups.as_ref().ok().map(|cgroups| cgroups.of(&slot.id, number));
+    let entry = services.journal.begin(backend, &slot.id, number, cgroup.as_ref()).map_err(spawn_failed)?;
     let entry = footprint.entry.insert(entry);
     let dir = InstanceDir::create(&services.journal.instances(), &slot.id, number).map_err(spawn_failed)?;
     let dir = footprint.dir.insert(dir);
@@ -77,7 +78,8 @@ async fn bring_up_noted(
         .config
         .resolve(&plan.vars, &context, &Surroundings::of_this_process())
         .map_err(|e| StartCause::Resolve(e.to_string()))?;
-    let started = ownership::start(&services.keeper, &launch, &services.tracker).await.map_err(spawn_failed)?;
+    let started =
+        ownership::start_in(cgroup, &services.keeper, &launch, &services.tracker).await.map_err(spawn_failed)?;
     if let Err(e) = entry.started(started.tree.keeper(), started.tree.root()) {
         // The tree is owned all the same; a next broker would have to find it by its marker alone.
         tracing::warn!(slot = %slot, error = %e, "failed to write the journal");

@@ -33,7 +33,7 @@ fn generations_grow_across_restarts() {
     assert_eq!(journal.high_water("playwright"), 0);
     journal.record("playwright", 3).unwrap();
     journal.record("playwright", 2).unwrap();
-    drop(journal.begin("git", "0a", 8).unwrap());
+    drop(journal.begin("git", "0a", 8, None).unwrap());
     drop(journal);
     let journal = Journal::open(scene.path()).unwrap();
     assert_eq!((journal.high_water("playwright"), journal.high_water("git")), (3, 8));
@@ -47,7 +47,7 @@ fn generations_grow_across_restarts() {
 fn an_entry_stays_until_the_proof_and_is_no_leftover_of_its_own_broker() {
     let scene = Scene::new();
     let journal = Journal::open(scene.path()).unwrap();
-    let mut entry = journal.begin("git", "0a", 1).unwrap();
+    let mut entry = journal.begin("git", "0a", 1, None).unwrap();
     let me = ProcessId::of(std::process::id()).unwrap();
     entry.started(me, me).unwrap();
     let path = scene.path().join("journal/git-0a-1.json");
@@ -73,6 +73,7 @@ async fn stale_and_forged_entries_signal_nobody() {
         broker: dead_broker,
         keeper: Some(named),
         root: Some(named),
+        cgroup: None,
     };
     let journal = Journal::open(scene.path()).unwrap();
     let reused = ProcessId { start_time: named.start_time - 1, ..named };
@@ -112,6 +113,7 @@ async fn a_broker_started_from_inside_a_leftover_spares_itself() {
         broker: ProcessId { start_time: 1, ..me },
         keeper: None,
         root: Some(me),
+        cgroup: None,
     };
     fs::write(scene.path().join("journal/shell.json"), serde_json::to_vec(&record).unwrap()).unwrap();
     let beside = Outsider::spawn(Command::new("/usr/bin/perl").arg("-e").arg("sleep 99"));
@@ -127,7 +129,7 @@ async fn play_a_broker_with_a_journal() {
     let Some(path) = played_scene() else { return };
     let journal = Journal::open(&path).unwrap();
     let instance = instance(&path);
-    let mut entry = journal.begin("git", &instance, 4).unwrap();
+    let mut entry = journal.begin("git", &instance, 4, None).unwrap();
     InstanceDir::create(&journal.instances(), &instance, 4).unwrap();
     let launch = Launch {
         program: "/usr/bin/perl".into(),

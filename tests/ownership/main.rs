@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test that cannot go on fails; measurements are shown")]
 
 mod broker_death;
+mod cgroup;
 mod escape;
 mod journal;
 mod lost_keeper;

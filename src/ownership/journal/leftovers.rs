@@ -2,7 +2,7 @@
 //!
 //! A keeper whose broker died sweeps by itself, so mostly there is nothing to do but to see its end. If it was killed
 //! as well, its tree went to init; then it is found by start times and by the marker in the environment, which not all
-//! of a browser's processes show, but their parents do.
+//! of a browser's processes show, but their parents do; and by its cgroup, where it had one.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::{Journal, JournalError, Record, at, journal_dir, remove};
+use crate::ownership::cgroup::Cgroup;
 use crate::ownership::instance_dir::InstanceDir;
 use crate::ownership::process_table::{Process, ProcessId};
 use crate::ownership::sweep::{Claim, Hunt, Outcome, Round, hunt_down};
@@ -93,10 +94,21 @@ impl Journal {
             return Sweep::Empty { killed: 0, took: Duration::ZERO };
         }
         let started = Instant::now();
-        match hunt_down(budget, leftover_rounds(record)).await {
+        match hunt_down(budget, leftover_rounds(record, self.cgroup_of(record))).await {
             Outcome::Empty { killed } => Sweep::Empty { killed, took: started.elapsed() },
             Outcome::Busy { left } => Sweep::Busy { survivors: survivors(left) },
         }
+    }
+
+    /// `None` as well when this very process runs in it: started from inside a server of the broker before, it is a
+    /// part of that tree that must live.
+    fn cgroup_of(&self, record: &Record) -> Option<Cgroup> {
+        let Record { instance, generation, cgroup, .. } = record;
+        let cgroup = Cgroup::recorded(cgroup.as_deref()?, &self.installation, instance, *generation)?;
+        let lineage = lineage();
+        let is_ours =
+            record.boot_id == self.boot_id && !cgroup.processes().iter().any(|process| lineage.contains(&process.id()));
+        is_ours.then_some(cgroup)
     }
 
     fn forget(&self, path: &Path, record: &Record) -> Result<(), JournalError> {
@@ -107,11 +119,16 @@ impl Journal {
             // Files that stay keep nobody from starting.
             tracing::warn!(backend, generation, %error, "instance directory of an earlier broker stays");
         }
+        if let Some(cgroup) = self.cgroup_of(record)
+            && let Err(error) = cgroup.remove()
+        {
+            tracing::warn!(backend, generation, %error, "the empty cgroup of an earlier broker stays");
+        }
         remove(path)
     }
 }
 
-fn leftover_rounds(record: &Record) -> impl FnMut() -> std::io::Result<Round> + Send + 'static {
+fn leftover_rounds(record: &Record, cgroup: Option<Cgroup>) -> impl FnMut() -> std::io::Result<Round> + Send + 'static {
     let started = Instant::now();
     let keeper = record.keeper;
     let known: Vec<ProcessId> = record.root.into_iter().collect();
@@ -132,11 +149,13 @@ fn leftover_rounds(record: &Record) -> impl FnMut() -> std::io::Result<Round> + 
         }
     });
     move || {
+        hunt.count_in(cgroup.as_ref().map(Cgroup::kill).unwrap_or_default());
         let mut left = hunt.round(|| {})?;
         left.extend(keeper.and_then(|keeper| Process::read(keeper.pid).filter(|now| now.id() == keeper)));
         // A zombie is dead; reaping it is its parent's business, which is not us.
         left.retain(|process| process.id().is_alive());
-        Ok(Round { left, killed: hunt.killed() })
+        let is_populated = Cgroup::hold(cgroup.as_ref(), &mut left);
+        Ok(Round { left, is_populated, killed: hunt.killed() })
     }
 }
 

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::link::KeeperLink;
-use super::{Known, Order, RootExit, Sweep, Tree};
+use super::{Known, Order, Owner, RootExit, Sweep, Tree};
+use crate::ownership::cgroup::Cgroup;
 use crate::ownership::children::{OwnChild, sweep_orphans};
 use crate::ownership::process_table::ProcessId;
 use crate::ownership::server::Stdio3;
@@ -36,12 +37,14 @@ pub(super) struct Attendant {
     keeper: OwnChild,
     /// `None` when the keeper is lost.
     link: Option<KeeperLink>,
+    /// What the keeper was told to put the server in, and has not said that it could not.
+    cgroup: Option<Cgroup>,
     known: watch::Sender<Known>,
 }
 
 impl Attendant {
-    pub fn new(keeper: OwnChild, link: KeeperLink) -> Self {
-        Self { keeper, link: Some(link), known: watch::Sender::default() }
+    pub fn new(keeper: OwnChild, link: KeeperLink, cgroup: Option<Cgroup>) -> Self {
+        Self { keeper, link: Some(link), cgroup, known: watch::Sender::default() }
     }
 
     /// Starts the server, answers with its tree, and attends to it until it is proved empty.
@@ -66,7 +69,8 @@ impl Attendant {
             }
         };
         let (orders, taken) = mpsc::channel(ORDERS_LEN_MAX);
-        let tree = Tree { keeper: self.keeper.id(), root, orders, known: self.known.subscribe() };
+        let owner = if self.cgroup.is_some() { Owner::KeeperAndCgroup } else { Owner::Keeper };
+        let tree = Tree { keeper: self.keeper.id(), root, owner, orders, known: self.known.subscribe() };
         // Failed: the start was cancelled, and with the handle the orders are closed.
         let _ = answer.send(Ok(tree));
         self.obey(taken).await;
@@ -78,7 +82,15 @@ impl Attendant {
             return Err(NotStarted::KeeperLost);
         }
         match self.hear().await {
-            Some(Report::Spawned { root }) => Ok(root),
+            Some(Report::Spawned { root, cgroup_refusal }) => {
+                if let Some(reason) = cgroup_refusal
+                    && let Some(cgroup) = self.cgroup.take()
+                {
+                    let path = cgroup.path().display();
+                    tracing::warn!(%path, reason, "no cgroup for this generation; its keeper owns it alone");
+                }
+                Ok(root)
+            }
             Some(Report::SpawnFailed { failure, message }) => Err(NotStarted::Refused { failure, message }),
             Some(_) | None => Err(NotStarted::KeeperLost),
         }
@@ -156,9 +168,22 @@ impl Attendant {
             }
         }
         let budget = budget.saturating_sub(started.elapsed()).max(ADOPTION_BUDGET_MIN);
-        match sweep_orphans(self.keeper.id().start_time, budget).await {
-            Outcome::Empty { killed } => Sweep::Empty { killed, took: started.elapsed() },
+        match sweep_orphans(self.keeper.id().start_time, self.cgroup.clone(), budget).await {
+            Outcome::Empty { killed } => {
+                let took = started.elapsed();
+                self.remove_cgroup().await;
+                Sweep::Empty { killed, took }
+            }
             Outcome::Busy { left } => Sweep::Busy { survivors: survivors(left) },
+        }
+    }
+
+    /// What a keeper does itself after its proof.
+    async fn remove_cgroup(&mut self) {
+        let Some(cgroup) = self.cgroup.take() else { return };
+        let removed = tokio::task::spawn_blocking(move || cgroup.remove().map_err(|error| (cgroup, error))).await;
+        if let Ok(Err((cgroup, error))) = removed {
+            tracing::warn!(path = %cgroup.path().display(), %error, "the empty cgroup of a generation stays");
         }
     }
 

@@ -15,6 +15,7 @@ use super::attendant::{Attendant, NotStarted};
 use super::link::KeeperLink;
 use super::{KeeperProgram, Pipes, StartError, Started};
 use crate::core::launch::Launch;
+use crate::ownership::cgroup::Cgroup;
 use crate::ownership::children;
 use crate::ownership::server::Stdio3;
 use crate::ownership::wire;
@@ -31,11 +32,25 @@ const STDOUT_BYTES: i32 = 256 << 10;
 /// # Errors
 /// The server does not run, and neither does its keeper.
 pub async fn start(program: &KeeperProgram, launch: &Launch, tracker: &TaskTracker) -> Result<Started, StartError> {
+    start_in(None, program, launch, tracker).await
+}
+
+/// The same, with the server in a cgroup of its own, which is made for it and removed after the proof. Where that does
+/// not succeed the keeper owns the tree alone; [`super::Tree::owner`] tells.
+///
+/// # Errors
+/// As for [`start`].
+pub async fn start_in(
+    cgroup: Option<Cgroup>,
+    program: &KeeperProgram,
+    launch: &Launch,
+    tracker: &TaskTracker,
+) -> Result<Started, StartError> {
     let (pipes, stdio) = pipes().map_err(StartError::Pipes)?;
-    let order = wire::Order::Start { launch: launch.clone() };
+    let order = wire::Order::Start { launch: launch.clone(), cgroup: cgroup.clone() };
     let order = wire::encode(&order).ok_or_else(|| StartError::TooLarge { program: launch.program.clone() })?;
     let attendant =
-        keeper(program).map_err(|source| StartError::Keeper { program: program.path().to_owned(), source })?;
+        keeper(program, cgroup).map_err(|source| StartError::Keeper { program: program.path().to_owned(), source })?;
     let (answer, answered) = oneshot::channel();
     tracker.spawn(attendant.attend(order, stdio, answer));
     match answered.await.unwrap_or(Err(NotStarted::KeeperLost)) {
@@ -64,7 +79,7 @@ fn pipes() -> io::Result<(Pipes, Stdio3)> {
 
 /// A keeper that waits for its orders. Nothing that happens before exec needs code of ours, so std can use
 /// posix_spawn(3), which does not copy this process's page tables.
-fn keeper(program: &KeeperProgram) -> io::Result<Attendant> {
+fn keeper(program: &KeeperProgram, cgroup: Option<Cgroup>) -> io::Result<Attendant> {
     // Without it a killed keeper would lose its tree to init.
     children::become_subreaper()?;
     let (ours, theirs) = UnixStream::pair()?;
@@ -74,5 +89,5 @@ fn keeper(program: &KeeperProgram) -> io::Result<Attendant> {
     command.arg0("lazy-mcp").arg("keeper").env_clear();
     command.stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
     // Our copy of its end goes with the command: the keeper's death must be an end of file here.
-    Ok(Attendant::new(children::spawn(&mut command)?, link))
+    Ok(Attendant::new(children::spawn(&mut command)?, link, cgroup))
 }
