@@ -2,15 +2,17 @@
 //! a model read it.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::registry::Services;
 use super::slot::Slot;
 use crate::config::{InstanceContext, Surroundings};
 use crate::core::generation::Generation;
+use crate::core::launch::Launch;
 use crate::link::{Link, Streams};
 use crate::ownership::journal::Entry;
-use crate::ownership::{self, InstanceDir, Tree};
+use crate::ownership::{self, Cgroup, InstanceDir, Tree};
 
 /// A server that runs, and the conversation with it.
 #[derive(Clone, Debug)]
@@ -45,26 +47,45 @@ impl Footprint {
 /// Starts the server of a generation. Everything that could be left behind is in the journal before it exists, and
 /// in the footprint, whatever comes of the start. Cancelled, it leaves a tree that sweeps itself.
 pub(super) async fn bring_up(
-    slot: &Slot,
-    services: &Services,
+    slot: &Arc<Slot>,
+    services: &Arc<Services>,
     generation: Generation,
 ) -> (Footprint, Result<Started, StartFailure>) {
-    let mut footprint = Footprint::default();
-    let result = bring_up_noted(slot, services, generation, &mut footprint).await;
-    (footprint, result.map_err(|cause| StartFailure::new(generation, cause, Vec::new())))
+    let (mut footprint, prepared) = {
+        let (slot, services) = (slot.clone(), services.clone());
+        // Aside, because a directory on a dead mount would else stop every other backend with this one.
+        let prepared = tokio::task::spawn_blocking(move || {
+            let mut footprint = Footprint::default();
+            let prepared = prepare(&slot, &services, generation, &mut footprint);
+            (footprint, prepared)
+        });
+        prepared.await.unwrap_or_else(|e| (Footprint::default(), Err(spawn_failed(format!("prepare the start: {e}")))))
+    };
+    let started = match prepared {
+        Ok(prepared) => start(slot, services, prepared, &mut footprint).await,
+        Err(cause) => Err(cause),
+    };
+    (footprint, started.map_err(|cause| StartFailure::new(generation, cause, Vec::new())))
 }
 
-async fn bring_up_noted(
+/// A start with everything in place but the process.
+struct Prepared {
+    launch: Launch,
+    cgroup: Option<Cgroup>,
+}
+
+/// Notes the generation, makes its directory, and fills in its command. Blocks on the file system.
+fn prepare(
     slot: &Slot,
     services: &Services,
     generation: Generation,
     footprint: &mut Footprint,
-) -> Result<Started, StartCause> {
+) -> Result<Prepared, StartCause> {
     let plan = slot.plan();
     let (backend, number) = (&*slot.key.backend, generation.number());
     let cgroup = services.cgroups.as_ref().ok().map(|cgroups| cgroups.of(&slot.id, number));
     let entry = services.journal.begin(backend, &slot.id, number, cgroup.as_ref()).map_err(spawn_failed)?;
-    let entry = footprint.entry.insert(entry);
+    footprint.entry = Some(entry);
     let dir = InstanceDir::create(&services.journal.instances(), &slot.id, number).map_err(spawn_failed)?;
     let dir = footprint.dir.insert(dir);
     let context = InstanceContext {
@@ -78,14 +99,26 @@ async fn bring_up_noted(
         .config
         .resolve(&plan.vars, &context, &Surroundings::of_this_process())
         .map_err(|e| StartCause::Resolve(e.to_string()))?;
+    Ok(Prepared { launch, cgroup })
+}
+
+async fn start(
+    slot: &Slot,
+    services: &Services,
+    prepared: Prepared,
+    footprint: &mut Footprint,
+) -> Result<Started, StartCause> {
+    let Prepared { launch, cgroup } = prepared;
     let started =
         ownership::start_in(cgroup, &services.keeper, &launch, &services.tracker).await.map_err(spawn_failed)?;
-    if let Err(e) = entry.started(started.tree.keeper(), started.tree.root()) {
+    if let Some(entry) = &mut footprint.entry
+        && let Err(e) = entry.started(started.tree.keeper(), started.tree.root())
+    {
         // The tree is owned all the same; a next broker would have to find it by its marker alone.
         tracing::warn!(slot = %slot, error = %e, "failed to write the journal");
     }
     let streams = Streams { stdin: started.pipes.stdin, stdout: started.pipes.stdout, stderr: started.pipes.stderr };
-    let link = Link::open(streams, plan.link, &services.tracker);
+    let link = Link::open(streams, slot.plan().link, &services.tracker);
     Ok(Started { tree: started.tree, link })
 }
 
