@@ -223,3 +223,20 @@ fn the_server_has_an_environment_of_its_own() {
     assert!(foreign.is_empty(), "the test's own variables arrived: {foreign:?}");
     broker.finish();
 }
+
+#[test]
+fn result_rules_cover_progress_too() {
+    let rules = "results = { broker.redact_keys { keys = { \"x-first\" } } },";
+    let broker = Setup::new().backend(Backend::singleton("fixture").policy(rules)).start();
+    let session = Session::new(&broker, "fixture");
+    let params = json!({"name": "sleep", "arguments": {"ms": 20, "progress": 2}, "_meta": {"progressToken": "mine"}});
+    let reply = session.send("tools/call", &params);
+    assert_eq!(reply.before.len(), 2);
+    for notice in &reply.before {
+        assert!(
+            notice.contains(r#""x-first":"[redacted]""#) && notice.contains(r#""progressToken":"mine""#),
+            "{notice}"
+        );
+    }
+    broker.finish();
+}

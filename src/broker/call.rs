@@ -15,7 +15,7 @@ use crate::link::{Caller, InFlight, Link, Loss, Outcome};
 use crate::policy::{DriftRule, PayloadKind, ToolPlan};
 use crate::protocol::call::{Answer, CallRequest};
 use crate::protocol::error::{RpcError, shown};
-use crate::protocol::raw::Pieces;
+use crate::protocol::raw::{Pieces, members, replaced, span};
 use crate::protocol::version::Era;
 use crate::snapshot::Backend;
 use crate::supervisor::{Acquired, Granted, InstanceKey, ScopeKey, Slot, Supervisor, Waiter};
@@ -174,7 +174,11 @@ impl Call {
                     tokio::select! {
                         // Notices first, since they were sent before the answer. All are kept in `self`.
                         biased;
-                        Some(notice) = next_notice(&mut call.progress) => return CallEvent::Notice(notice),
+                        Some(notice) = next_notice(&mut call.progress) => {
+                            if let Some(notice) = self.ruled(notice) {
+                                return CallEvent::Notice(notice);
+                            }
+                        }
                         outcome = &mut call.outcome => {
                             let notices = call.progress.take();
                             let ended = self.end(outcome.unwrap_or(Outcome::Lost(Loss::Exited)));
@@ -190,7 +194,10 @@ impl Call {
                 }
                 Phase::Ending { notices, ended } => {
                     if let Some(notice) = notices.as_mut().and_then(|notices| notices.try_recv().ok()) {
-                        return CallEvent::Notice(notice);
+                        match self.ruled(notice) {
+                            Some(notice) => return CallEvent::Notice(notice),
+                            None => continue,
+                        }
                     }
                     if let Ended::Aside(task) = ended {
                         let withheld = |_| Reply::Fault(Fault::policy_failed(&self.backend.name));
@@ -288,6 +295,25 @@ impl Call {
             }
         };
         if len < REWRITE_ASIDE_LEN { Ended::Now(rewrite()) } else { Ended::Aside(tokio::task::spawn_blocking(rewrite)) }
+    }
+
+    /// A notification of the call as the policy's result rules leave it; `None` if they could not do their work, since
+    /// what is not redacted never leaves.
+    fn ruled(&self, notice: Bytes) -> Option<Bytes> {
+        if self.plan.results.is_empty() {
+            return Some(notice);
+        }
+        let text = std::str::from_utf8(&notice).ok()?;
+        let [params] = members(text, ["params"]).ok()?;
+        let Some(params) = params else { return Some(notice) };
+        match self.plan.results.apply(params, PayloadKind::Params) {
+            Ok(None) => Some(notice),
+            Ok(Some(new)) => Some(replaced(&notice, &mut [(span(text, params), new.as_bytes())]).into()),
+            Err(failure) => {
+                tracing::warn!(backend = %self.backend.name, %failure, "a notification was withheld");
+                None
+            }
+        }
     }
 
     /// The deadline has come: the server is told, the lease stays out until it answers or is recycled.
