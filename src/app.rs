@@ -42,7 +42,10 @@ pub fn serve(config: &Path) -> anyhow::Result<Exit> {
     let snapshot = snapshot::build(config)?;
     telemetry::init(&snapshot.config.server.log);
     let runtime = runtime(snapshot.config.server.worker_threads)?;
-    runtime.block_on(run(snapshot))
+    let exit = runtime.block_on(run(snapshot));
+    // What still blocks (a file on a dead mount) must not keep the exit code from whoever waits for it.
+    runtime.shutdown_timeout(FAREWELL);
+    exit
 }
 
 /// One thread unless the configuration says otherwise: the relay is a few microseconds a call, and hops between
@@ -101,7 +104,7 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
     tasks.spawn(expire_sessions(front.clone(), shutdown.clone()));
     let name = signals.next().await;
     tracing::info!(signal = name, "shutting down: calls under way may end, then everything is stopped");
-    broker.readiness.set(vec!["shutting down".into()]);
+    broker.readiness.end("shutting down");
 
     let unproved = supervisor.shutdown(budget).await;
     shutdown.cancel();

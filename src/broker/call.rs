@@ -11,7 +11,7 @@ use tokio::time::Sleep;
 use super::fault::Fault;
 use crate::core::diagnostic::suggestion;
 use crate::core::generation::Generation;
-use crate::link::{Caller, InFlight, Link, Loss, Outcome};
+use crate::link::{Caller, InFlight, Link, Loss, NotSent, Outcome};
 use crate::policy::{DriftRule, PayloadKind, ToolPlan};
 use crate::protocol::call::{Answer, CallRequest};
 use crate::protocol::error::{RpcError, shown};
@@ -257,9 +257,10 @@ impl Call {
                 }
                 Phase::Running { slot, link, generation, call }
             }
-            Err(_not_sent) => {
-                // Told before anybody reports it, so that the core does not grant the same generation again.
+            Err(NotSent(lease)) => {
+                // Told before the lease is back, so that the core grants this generation to nobody else.
                 slot.link_is_lost(generation);
+                drop(lease);
                 let again = if sends_left > 1 { self.acquire(&slot, sends_left - 1) } else { None };
                 again.unwrap_or_else(|| Phase::ended(Reply::Fault(Fault::not_sent(&self.backend.name))))
             }

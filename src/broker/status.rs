@@ -20,19 +20,33 @@ const REVIEWED: bool = false;
 
 /// Why the broker is not ready, if it is not.
 #[derive(Debug, Default)]
-pub struct Readiness(Mutex<Vec<String>>);
+pub struct Readiness(Mutex<Reasons>);
+
+#[derive(Debug, Default)]
+struct Reasons {
+    reasons: Vec<String>,
+    is_final: bool,
+}
 
 impl Readiness {
     /// Replaces the reasons; none means ready.
     pub fn set(&self, reasons: Vec<String>) {
-        *self.lock() = reasons;
+        let mut state = self.lock();
+        if !state.is_final {
+            state.reasons = reasons;
+        }
+    }
+
+    /// Not ready any more, whatever comes.
+    pub fn end(&self, reason: &str) {
+        *self.lock() = Reasons { reasons: vec![reason.to_owned()], is_final: true };
     }
 
     pub fn reasons(&self) -> Vec<String> {
-        self.lock().clone()
+        self.lock().reasons.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<String>> {
+    fn lock(&self) -> MutexGuard<'_, Reasons> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -89,6 +89,7 @@ pub(super) fn open_stream(
         tools_changed: Some(News::tools_changed_legacy()),
         farewell: None,
         place,
+        hold: Some(session.hold()),
     };
     Ok(respond::events(news.into_body()))
 }

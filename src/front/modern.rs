@@ -134,6 +134,7 @@ fn listen(
         tools_changed: wants_tools.then(|| notice("notifications/tools/list_changed", "")),
         farewell: Some(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"resultType":"complete",{of_stream}}}}}"#)),
         place,
+        hold: None,
     };
     Ok(respond::events(news.into_body()))
 }

@@ -96,11 +96,11 @@ async fn answer(State(front): State<Arc<Front>>, request: Request<Body>) -> Resp
 
 async fn route(front: &Arc<Front>, request: Request<Body>) -> Result<Response<Body>, Refusal> {
     guard::check(request.headers(), request.uri()).map_err(Refusal::Foreign)?;
-    let _place = front.requests.take().ok_or(Refusal::TooManyRequests)?;
     let path = request.uri().path();
     let Some((name, key)) = mount_of(path) else {
         return pages::answer(front, request.method(), path).await;
     };
+    let _place = front.requests.take().ok_or(Refusal::TooManyRequests)?;
     let snapshot = front.broker.snapshot();
     let backend = snapshot.backend(name).cloned().ok_or_else(|| Refusal::NoSuchBackend(name.to_owned()))?;
     let header = request.headers().get("lazy-mcp-scope");

@@ -26,7 +26,7 @@ pub(super) struct Session {
     token: Box<str>,
     /// Seconds since the Unix epoch.
     last_used: AtomicU64,
-    /// Requests being answered; a session with any does not expire.
+    /// Requests being answered and streams held open; a session with any does not expire.
     in_flight: AtomicU32,
     pub streams: Places,
 }
@@ -47,7 +47,7 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// A request being answered.
+/// A request being answered, or a stream held open.
 #[derive(Debug)]
 pub(super) struct Hold {
     session: Arc<Session>,
@@ -72,7 +72,7 @@ impl Session {
     }
 
     fn is_in_use(&self) -> bool {
-        self.in_flight.load(Ordering::Relaxed) > 0 || self.streams.taken() > 0
+        self.in_flight.load(Ordering::Relaxed) > 0
     }
 }
 
@@ -97,8 +97,10 @@ impl Sessions {
         let digest = Digest::of(capabilities.as_bytes()).first_bytes();
         let claims = Claims { id: u128::from_be_bytes(random), version, capabilities: digest, issued: now() };
         let token = self.secret.seal(backend, &claims);
-        self.insert(backend, &claims, &token);
-        Ok(token)
+        match self.insert(backend, &claims, &token) {
+            Some(_) => Ok(token),
+            None => Err(io::Error::other(format!("all {} sessions are in use; try again later", self.sessions_max))),
+        }
     }
 
     /// The session of an id, if it is one of ours, for this backend, and not over.
@@ -117,26 +119,28 @@ impl Sessions {
         // When it was last used is not known any more; its issue is.
         let is_alive =
             now() < claims.issued.saturating_add(self.ttl.as_secs()) && !self.ended().contains(id, claims.issued);
-        is_alive.then(|| self.insert(backend, &claims, token))
+        if is_alive { self.insert(backend, &claims, token) } else { None }
     }
 
     /// Ends a session; its id is refused from now on, after a restart too.
     pub(super) fn end(&self, session: &Session) -> io::Result<()> {
+        // Remembered before it is forgotten, so that nobody finds it in between and takes it back.
+        let remembered = self.ended().add(session.id, session.expires(self.ttl).max(now() + self.ttl.as_secs()));
         session.ended.cancel();
         self.table().remove(&session.id);
-        self.ended().add(session.id, session.expires(self.ttl).max(now() + self.ttl.as_secs()))
+        remembered
     }
 
     /// Takes out the sessions that were not used for their lifetime, and returns them.
     pub fn expire(&self) -> Vec<(Arc<str>, u128)> {
         let now = now();
         let mut table = self.table();
-        let is_over = |session: &Session| !session.is_in_use() && session.expires(self.ttl) <= now;
-        let over: Vec<_> = table.values().filter(|s| is_over(s)).map(|s| (s.backend.clone(), s.id)).collect();
+        let mut over = Vec::new();
         table.retain(|_, session| {
-            let is_over = is_over(session);
+            let is_over = !session.is_in_use() && session.expires(self.ttl) <= now;
             if is_over {
                 session.ended.cancel();
+                over.push((session.backend.clone(), session.id));
             }
             !is_over
         });
@@ -155,7 +159,8 @@ impl Sessions {
         self.sessions_max
     }
 
-    fn insert(&self, backend: &Arc<str>, claims: &Claims, token: &str) -> Arc<Session> {
+    /// `None` when all places are taken by sessions in use.
+    fn insert(&self, backend: &Arc<str>, claims: &Claims, token: &str) -> Option<Arc<Session>> {
         let session = Arc::new(Session {
             id: claims.id,
             backend: backend.clone(),
@@ -169,12 +174,11 @@ impl Sessions {
         if table.len() >= self.sessions_max {
             // Forgotten, not ended: its id still describes it, so a client that does come back is taken back.
             let oldest = table.values().filter(|s| !s.is_in_use()).min_by_key(|s| s.last_used.load(Ordering::Relaxed));
-            if let Some(id) = oldest.map(|session| session.id) {
-                table.remove(&id);
-            }
+            let oldest = oldest.map(|session| session.id)?;
+            table.remove(&oldest);
         }
-        table.insert(session.id, session.clone());
-        session
+        // Somebody may have taken it back in this moment; then that is the one.
+        Some(table.entry(session.id).or_insert(session).clone())
     }
 
     fn table(&self) -> MutexGuard<'_, HashMap<u128, Arc<Session>>> {

@@ -92,6 +92,9 @@ pub(super) struct News {
     /// A place among the streams, given back with this one.
     #[expect(dead_code, reason = "held for as long as the stream, never looked into")]
     pub place: Place,
+    /// Keeps the stream's session from expiring.
+    #[expect(dead_code, reason = "held for as long as the stream, never looked into")]
+    pub hold: Option<Hold>,
 }
 
 impl News {

@@ -80,10 +80,11 @@ pub struct InFlight {
     pub is_due_first: bool,
 }
 
-/// The call was not written and may go to the next generation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+/// The call was not written and may go to the next generation. Holds what was handed in with it: to be dropped after
+/// the loss was reported, since a lease that is given back first would go to the next who waits, for nothing.
+#[derive(Debug, thiserror::Error)]
 #[error("the conversation with the server is over")]
-pub struct NotSent;
+pub struct NotSent(pub Box<dyn Any + Send>);
 
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -149,8 +150,7 @@ impl Link {
         let mut pending = self.pending();
         if pending.is_closed() || self.0.lost.is_cancelled() || self.0.lines.try_send(line).is_err() {
             drop(pending);
-            drop(entry);
-            return Err(NotSent);
+            return Err(NotSent(entry.into_held()));
         }
         // The answer cannot overtake this: the reader needs the same lock to find the entry.
         let is_due_first = pending.insert(upstream_id, entry);

@@ -58,7 +58,7 @@ pub(super) struct Entry {
     /// When the call is cancelled, whoever waits for it or nobody; `None` once it has been.
     deadline: Option<Instant>,
     /// What is held while the call is out; dropped with the entry.
-    _held: Box<dyn Any + Send>,
+    held: Box<dyn Any + Send>,
 }
 
 impl Entry {
@@ -69,7 +69,11 @@ impl Entry {
         held: Box<dyn Any + Send>,
     ) -> Self {
         let deadline = caller.as_ref().map(|caller| caller.deadline);
-        Self { caller, reply: Some(reply), progress, deadline, _held: held }
+        Self { caller, reply: Some(reply), progress, deadline, held }
+    }
+
+    pub fn into_held(self) -> Box<dyn Any + Send> {
+        self.held
     }
 
     /// Tells the caller, if one waits; `false` if the answer came too late for anybody.

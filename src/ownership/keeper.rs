@@ -220,7 +220,8 @@ impl Keeper {
                 return false;
             }
             if self.cgroup.is_some() {
-                left = left.min(CGROUP_TICK);
+                // Less often, the longer it lasts already.
+                left = left.min(CGROUP_TICK.max(pause / 50));
             }
             // Rounded up to whole milliseconds, so that the rest of a pause is not a busy loop.
             let left = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);

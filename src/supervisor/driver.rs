@@ -23,6 +23,9 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 /// A sweep may answer this long after its budget, when the keeper hangs or is lost meanwhile (`ownership::Tree::sweep`).
 const SWEEP_ANSWER: Duration = Duration::from_secs(3);
 
+/// How long the news of a proof waits for the files of its generation to be erased.
+const ERASE_WAIT: Duration = Duration::from_secs(1);
+
 /// What the driver is asked.
 #[derive(Debug)]
 pub(super) enum Order {
@@ -174,6 +177,7 @@ impl Driver {
                 Ok(live) => {
                     is_greeted.store(true, Ordering::Relaxed);
                     slot.set_live(live);
+                    slot.forget_failure();
                     slot.report(generation, Report::Initialized);
                     tracing::info!(slot = %slot, %generation, "ready");
                     // Not before: until here, a lost link is the failure of the handshake, which says why.
@@ -220,7 +224,9 @@ impl Driver {
                 }
                 let (services, inbox) = (self.services.clone(), self.inbox.clone());
                 self.tasks.spawn(async move {
-                    running.footprint.erase().await;
+                    // As a rule it is gone before anybody hears of the stop, but the proof does not wait for a slow disk.
+                    let erased = services.tracker.spawn(running.footprint.erase());
+                    let _ = tokio::time::timeout(ERASE_WAIT, erased).await;
                     let cleanup = Cleanup { ok: true, took, survivors: 0 };
                     services.tally(&slot.key.backend, |tally| tally.proved(cleanup));
                     slot.set_cleanup(generation, cleanup, Vec::new());

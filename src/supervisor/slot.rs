@@ -369,6 +369,11 @@ impl Slot {
         }
     }
 
+    /// The server was greeted: why an earlier one was not is of no interest any more.
+    pub(super) fn forget_failure(&self) {
+        self.lock().last_failure = None;
+    }
+
     /// Why the generation could not be started. The first reason counts: what is seen after it (an exit because stdin
     /// was closed, say) is its consequence.
     pub(super) fn set_failure(&self, failure: StartFailure) {
@@ -502,10 +507,11 @@ impl State {
         match (refusal, &self.live) {
             // The start goes on; only this call would not wait for it.
             (Refusal::QueueTimeout, _) if is_starting => return Refused::StillStarting,
-            (Refusal::StartTimeout, Some(live)) => {
+            (Refusal::StartTimeout, live) => {
                 let cause = StartCause::TimedOut(self.plan.limits.start);
-                let failure = StartFailure::new(live.generation, cause, live.link.stderr_tail());
-                self.last_failure = Some(Arc::new(failure));
+                let stderr = live.as_ref().map(|live| live.link.stderr_tail()).unwrap_or_default();
+                let failure = self.core.live().map(|generation| StartFailure::new(generation, cause, stderr));
+                self.last_failure = failure.map(Arc::new);
             }
             _ => {}
         }

@@ -32,9 +32,9 @@ impl Footprint {
     /// Removes it all. What cannot be removed is logged; it is found and removed at the next start.
     pub async fn erase(self) {
         let erased = tokio::task::spawn_blocking(move || {
-            let dir = self.dir.map_or(Ok(()), InstanceDir::remove).map_err(|e| e.to_string());
-            let entry = self.entry.map_or(Ok(()), Entry::proved).map_err(|e| e.to_string());
-            dir.and(entry)
+            // The entry last: with it the next broker finds the directory.
+            self.dir.map_or(Ok(()), InstanceDir::remove).map_err(|e| e.to_string())?;
+            self.entry.map_or(Ok(()), Entry::proved).map_err(|e| e.to_string())
         });
         match erased.await {
             Ok(Ok(())) => {}
