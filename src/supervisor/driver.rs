@@ -74,9 +74,9 @@ impl Driver {
     /// Ends when the slot is forgotten.
     pub async fn run(mut self) {
         loop {
-            let abandoned = self.time_out_calls();
+            let call_due = self.time_out_calls();
             let due = self.slot.arm().map(|moment| self.slot.instant(moment));
-            let wake = [due, abandoned].into_iter().flatten().min();
+            let wake = [due, call_due].into_iter().flatten().min();
             tokio::select! {
                 // Cancel safe: an order that was not received stays, and the timer is made anew.
                 order = self.orders.recv() => match order {
@@ -102,8 +102,7 @@ impl Driver {
                 if let Some(started) = self.started(generation) {
                     started.link.fail_all(match loss {
                         LeaseLoss::Exited => Loss::Exited,
-                        LeaseLoss::LinkLost => Loss::Recycled,
-                        LeaseLoss::Recycled => Loss::Recycled,
+                        LeaseLoss::LinkLost | LeaseLoss::Recycled => Loss::Recycled,
                         LeaseLoss::Drained => Loss::Drained,
                     });
                 }
