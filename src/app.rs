@@ -81,7 +81,8 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
     })?;
     let address = listener.local_addr().context("learn the address listened on")?;
 
-    let limits = SupervisorLimits { slots_max: SLOTS_MAX };
+    let (live_max, starts_max) = (server.live_instances_max, server.concurrent_starts_max);
+    let limits = SupervisorLimits { slots_max: SLOTS_MAX, live_max, starts_max };
     let budget = shutdown_budget(&snapshot);
     let supervisor = Arc::new(Supervisor::new(journal, KeeperProgram::own(), limits));
     if let Some(reason) = supervisor.cgroups_missing() {

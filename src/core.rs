@@ -1,5 +1,6 @@
 //! What decides, and touches nothing: no runtime, clock, file, environment or log.
 
+pub mod admission;
 pub mod diagnostic;
 pub mod digest;
 pub mod generation;

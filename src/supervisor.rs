@@ -6,12 +6,14 @@
 //! Leaves policies, clients and HTTP to others: it is told a plan and asked for leases.
 
 mod driver;
+mod floor;
 mod instance;
 mod plan;
 mod registry;
 mod slot;
 mod start;
 
+pub use floor::Occupancy;
 pub use instance::{InstanceKey, ScopeKey};
 pub use plan::Plan;
 pub use registry::{NoSlot, Supervisor, SupervisorLimits, Tally};

@@ -131,7 +131,7 @@ start_seconds = "60"
 #[test]
 fn unknown_keys_and_tables_get_the_nearest_name() {
     assert_snapshot!(faults("[sever]\n"), @"broker.toml:1: unknown key 'sever' (did you mean 'server'?)");
-    assert_snapshot!(faults("[server]\nport = 1\n"), @"broker.toml:2: unknown key 'port' in [server] (known: body_bytes_max, drain_seconds, frame_bytes_max, listen, log, session_ttl_hours, sessions_max, state_dir, worker_threads)");
+    assert_snapshot!(faults("[server]\nport = 1\n"), @"broker.toml:2: unknown key 'port' in [server] (known: body_bytes_max, drain_seconds, frame_bytes_max, listen, log, max_concurrent_starts, max_live_instances, session_ttl_hours, sessions_max, state_dir, worker_threads)");
     assert_snapshot!(faults(&demo_with("timeout = 1\n[backends.demo.deadlines]\nstop_second = 1")), @r"
     broker.toml:6: unknown key 'timeout' in [backends.demo] (known: args, catalog, command, cwd, deadlines, enabled, env, env_allow, ownership, package, policy, probe)
     broker.toml:8: unknown key 'stop_second' in [backends.demo.deadlines] (did you mean 'stop_seconds'?)

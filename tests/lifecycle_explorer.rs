@@ -161,6 +161,8 @@ fn without_stale(mut world: World) -> World {
 /// What is to be seen at least once, or the world is too small to mean anything.
 fn to_be_seen(scale: &Scale) -> BTreeSet<&'static str> {
     let mut kinds = BTreeSet::from([
+        "admit",
+        "vacate",
         "spawn",
         "handshake",
         "grant",
@@ -188,6 +190,8 @@ fn to_be_seen(scale: &Scale) -> BTreeSet<&'static str> {
 
 fn kind(effect: Effect) -> &'static str {
     match effect {
+        Effect::Admit => "admit",
+        Effect::Vacate => "vacate",
         Effect::Spawn(_) => "spawn",
         Effect::Handshake(_) => "handshake",
         Effect::Grant(..) => "grant",

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::core::lifecycle::Refusal;
 use crate::link::Loss;
 use crate::protocol::version::Era;
-use crate::supervisor::{NoSlot, Refused};
+use crate::supervisor::{NoSlot, Occupancy, Refused};
 
 /// A tool result that says what happened and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +36,7 @@ impl Fault {
                     ),
                 );
             }
+            Refused::NoPlace(occupancy) => return Self::no_place(backend, *occupancy, waited),
             Refused::By(refusal, failure) => (*refusal, failure),
         };
         let waited = seconds(waited);
@@ -74,6 +75,24 @@ impl Fault {
                 format!("'{backend}' was removed, disabled or is shutting down; the call was not sent."),
             ),
         }
+    }
+
+    fn no_place(backend: &str, occupancy: Occupancy, waited: Duration) -> Self {
+        let waited = seconds(waited);
+        let Occupancy { limits, live, .. } = occupancy;
+        let why = if live >= limits.live_max {
+            format!(
+                "{live} instances run already, which is the broker's limit (`max_live_instances`), and none was idle"
+            )
+        } else {
+            format!("others were started first, {} at a time (`max_concurrent_starts`)", limits.starts_max)
+        };
+        Self::new(
+            "queue_timeout",
+            format!(
+                "'{backend}' waited {waited} for a place to start: {why}. The call was not sent. Call again later."
+            ),
+        )
     }
 
     pub fn lost(backend: &str, loss: Loss) -> Self {

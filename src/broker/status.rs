@@ -69,6 +69,7 @@ impl Broker {
         let snapshot = self.snapshot();
         let all = || seen.values().flatten();
         let count = |is_meant: fn(PublicState) -> bool| all().filter(|seen| is_meant(seen.view.state)).count();
+        let occupancy = self.supervisor.occupancy();
         let mut totals = json!({
             "live_instances": count(|state| state != PublicState::Stopped),
             "active_calls": all().map(|seen| seen.view.active).sum::<usize>(),
@@ -76,6 +77,9 @@ impl Broker {
             "owned_processes": all().map(|seen| seen.processes).sum::<usize>(),
             "owned_rss_bytes": all().map(|seen| seen.rss_bytes).sum::<u64>(),
             "cleanup_failed": count(|state| state == PublicState::CleanupFailed),
+            "live_instances_max": occupancy.limits.live_max,
+            "concurrent_starts_max": occupancy.limits.starts_max,
+            "waiting_for_a_place": occupancy.waiting,
         });
         if let (Some(totals), Value::Object(front)) = (totals.as_object_mut(), front) {
             totals.extend(front);

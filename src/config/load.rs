@@ -125,6 +125,8 @@ impl<'a> Loader<'a> {
             session_ttl: Duration::from_secs(24 * 3600),
             worker_threads: None,
             drain: Duration::from_secs(10),
+            live_instances_max: 32,
+            concurrent_starts_max: 4,
             log: "info".into(),
         };
         let Some(mut section) = section else {
@@ -152,6 +154,12 @@ impl<'a> Loader<'a> {
         }
         if let Some(drain) = section.get("drain_seconds").and_then(|entry| entry.seconds(0.0..=3600.0)) {
             server.drain = drain;
+        }
+        if let Some(instances) = count(section.get("max_live_instances"), 1..=1000) {
+            server.live_instances_max = instances as usize;
+        }
+        if let Some(starts) = count(section.get("max_concurrent_starts"), 1..=1000) {
+            server.concurrent_starts_max = starts as usize;
         }
         if let Some(log) = section.get("log").and_then(|entry| log_filter(&entry)) {
             server.log = log;

@@ -54,6 +54,11 @@ pub struct ServerConfig {
     pub worker_threads: Option<usize>,
     /// How long calls in flight may finish when the broker is told to stop; zero waits for none.
     pub drain: Duration,
+    /// Instances that run at the same time, of all backends; a new one takes the place of the one that has been idle for
+    /// longest. Default 32.
+    pub live_instances_max: usize,
+    /// Instances that start at the same time; default 4, because a start keeps a processor busy for a second.
+    pub concurrent_starts_max: usize,
     /// A filter in the form of `tracing`: a level, or `target=level` entries with commas.
     pub log: String,
 }

@@ -9,6 +9,7 @@
 //! - events one after the other, with `now` from a steady clock;
 //! - each `Spawn`, `Handshake` and `Sweep` answered exactly once, by a report stamped with its generation;
 //! - reports of one generation in order, those of its leases excepted;
+//! - `Admitted` only while an `Admit` stands that no `Vacate` has followed;
 //! - a `Released` for each lease that was granted, also after `FailLeases`;
 //! - a `Wake` when the limits have changed.
 //!
@@ -16,9 +17,9 @@
 //! ones are counted ([`Slot::anomalies`]), and a sweep that stays unanswered counts as busy.
 //!
 //! ```text
-//!                  Acquire          Spawned          Initialized
-//!    ┌─► Stopped ──────────► Spawning ────► Handshaking ────► Ready ◄─► leases
-//!    │      ▲                    │ SpawnFailed    │             │ Stop, Retire
+//!         Acquire        Admitted        Spawned          Initialized
+//!    ┌─► Stopped ─► Admitting ─► Spawning ────► Handshaking ────► Ready ◄─► leases
+//!    │      ▲  ◄────────┘        │ SpawnFailed    │             │ Stop, Retire, Evict
 //!    │      │ TreeEmpty          │                │ failed      ▼
 //!    │      │                    ▼                ▼   idle,  Draining
 //!    │   Sweeping ◄────────────────────────── Stopping ◄────────┘  stdin closed, then SIGTERM

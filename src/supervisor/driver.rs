@@ -34,6 +34,8 @@ pub(super) enum Order {
     Look,
     /// The spawn of a generation has come to its end, either way.
     SpawnEnded(Generation, Footprint, Box<Result<Started, StartFailure>>),
+    /// Somebody waits for a place that an idle slot could make.
+    MakeRoom,
     /// A sweep has come to its end.
     Swept(Generation, Sweep, Duration),
     /// The slot is forgotten.
@@ -85,6 +87,7 @@ impl Driver {
                         self.spawn_ended(generation, footprint, *result);
                     }
                     Some(Order::Swept(generation, swept, took)) => self.swept(generation, swept, took),
+                    Some(Order::MakeRoom) => self.services.make_room(),
                     Some(Order::Look) => {}
                     Some(Order::End) | None => return,
                 },
@@ -119,7 +122,7 @@ impl Driver {
             }
             Effect::Sweep(generation) => self.sweep(generation),
             // Answered where they were decided: callers do not wait for this task.
-            Effect::Grant(..) | Effect::Refuse(..) => {}
+            Effect::Grant(..) | Effect::Refuse(..) | Effect::Admit | Effect::Vacate => {}
         }
     }
 

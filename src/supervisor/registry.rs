@@ -8,9 +8,11 @@ use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
 use super::driver::Driver;
+use super::floor::{Floor, Occupancy};
 use super::instance::InstanceKey;
 use super::plan::Plan;
-use super::slot::{Cleanup, Slot};
+use super::slot::{Cleanup, Name, Slot};
+use crate::core::admission::{AdmissionLimits, SlotNumber};
 use crate::core::lifecycle::PublicState;
 use crate::ownership::{Cgroups, Journal, KeeperProgram, NoCgroups, Sweep};
 
@@ -19,6 +21,10 @@ use crate::ownership::{Cgroups, Journal, KeeperProgram, NoCgroups, Sweep};
 pub struct SupervisorLimits {
     /// Slots kept, stopped ones included, which are forgotten first.
     pub slots_max: usize,
+    /// Slots that may have processes at the same time.
+    pub live_max: usize,
+    /// Of those, the ones that start at the same time.
+    pub starts_max: usize,
 }
 
 /// Why there is no slot for a call.
@@ -50,6 +56,8 @@ pub(super) struct Services {
     pub cgroups: Result<Cgroups, NoCgroups>,
     /// Everything that the supervisor runs; empty means that no slot and no tree is left.
     pub tracker: TaskTracker,
+    /// The places of all that runs.
+    pub floor: Arc<Floor>,
     registered: Mutex<Registered>,
 }
 
@@ -76,6 +84,7 @@ struct Registered {
     /// By backend, so bounded by the configuration.
     tallies: HashMap<Arc<str>, Tally>,
     is_shutting_down: bool,
+    last_number: u64,
     /// Whether what an earlier broker left is proved gone.
     is_clear: bool,
 }
@@ -84,7 +93,14 @@ impl Supervisor {
     /// Blocks on the kernel for some milliseconds: it looks for a place for cgroups.
     pub fn new(journal: Journal, keeper: KeeperProgram, limits: SupervisorLimits) -> Self {
         let cgroups = Cgroups::find(journal.installation());
-        let services = Services { journal, keeper, cgroups, tracker: TaskTracker::new(), registered: Mutex::default() };
+        let services = Services {
+            journal,
+            keeper,
+            cgroups,
+            tracker: TaskTracker::new(),
+            floor: Arc::new(Floor::new(AdmissionLimits { live_max: limits.live_max, starts_max: limits.starts_max })),
+            registered: Mutex::default(),
+        };
         Self { services: Arc::new(services), limits, epoch: Instant::now() }
     }
 
@@ -108,9 +124,15 @@ impl Supervisor {
             return Err(NoSlot::Full { max });
         }
         let (inbox, orders) = mpsc::unbounded_channel();
-        let id = key.instance_id(self.services.journal.installation());
+        registered.last_number += 1;
+        let name = Name {
+            key: key.clone(),
+            id: key.instance_id(self.services.journal.installation()),
+            number: SlotNumber(registered.last_number),
+        };
         let high_water = self.services.journal.high_water(&key.backend);
-        let slot = Arc::new(Slot::new(key.clone(), id, plan(), high_water, inbox.clone(), self.epoch));
+        let floor = self.services.floor.clone();
+        let slot = Arc::new(Slot::new(name, floor, plan(), high_water, inbox.clone(), self.epoch));
         registered.slots.insert(key.clone(), slot.clone());
         let driver = Driver::new(slot.clone(), self.services.clone(), orders, inbox);
         self.services.tracker.spawn(driver.run());
@@ -127,6 +149,11 @@ impl Supervisor {
         let mut slots: Vec<_> = self.services.registered().slots.values().cloned().collect();
         slots.sort_by(|a, b| (&a.key.backend, &a.id).cmp(&(&b.key.backend, &b.id)));
         slots
+    }
+
+    /// How many run and wait to, of how many that may.
+    pub fn occupancy(&self) -> Occupancy {
+        self.services.floor.occupancy()
     }
 
     /// What a backend's slots have done.
@@ -173,11 +200,32 @@ impl Supervisor {
         let _ = tokio::time::timeout(budget, self.services.tracker.wait()).await;
         slots.into_iter().filter(|slot| slot.view().state != PublicState::Stopped).collect()
     }
+
+    /// During a shutdown: calls under way are not waited for any longer.
+    pub fn hurry(&self) {
+        for slot in self.slots() {
+            slot.hurry();
+        }
+    }
 }
 
 impl Services {
     pub fn tally(&self, backend: &Arc<str>, count: impl FnOnce(&mut Tally)) {
         count(self.registered().tallies.entry(backend.clone()).or_default());
+    }
+
+    /// Stops idle instances, the least recently used first, until those who wait for a place have one in sight.
+    pub fn make_room(&self) {
+        let slots: Vec<_> = self.registered().slots.values().cloned().collect();
+        let mut idle: Vec<_> = slots.into_iter().filter_map(|slot| Some((slot.idle_since()?, slot))).collect();
+        idle.sort_by_key(|(since, _)| *since);
+        for (_, slot) in idle {
+            if !self.floor.is_short() {
+                return;
+            }
+            // One that is used again by now is let be.
+            slot.evict();
+        }
     }
 
     /// A slot that is over for good, or whose driver has nothing left to do for it, leaves the registry.

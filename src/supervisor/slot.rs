@@ -1,23 +1,27 @@
 //! The shared side of a slot: leases, waiters, cancellation, and what status shows.
 
+mod lease;
+
 use std::collections::{BTreeSet, HashMap};
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 
 use super::driver::Order;
+use super::floor::Floor;
 use super::instance::InstanceKey;
 use super::plan::Plan;
 use super::start::{StartCause, StartFailure};
+use crate::core::admission::SlotNumber;
 use crate::core::generation::{Generation, Mint, Stamped};
 use crate::core::lifecycle::{self, Effect, Event, LeaseId, PublicState, Refusal, Report, WaiterId};
 use crate::core::moment::Moment;
 use crate::link::{Caller, Link, Outcome};
 use crate::ownership::{Owner, ProcessId, Survivor};
+
+pub use lease::{Acquired, Granted, Lease, Refused, Waiter};
+use lease::{Answer, Answers};
 
 /// The place for at most one process tree of a backend in a scope.
 ///
@@ -27,6 +31,9 @@ pub struct Slot {
     pub key: InstanceKey,
     /// Short, stable name of the slot within its backend, as operators type it.
     pub id: String,
+    /// Its name among those that share places.
+    pub(super) number: SlotNumber,
+    floor: Arc<Floor>,
     state: Mutex<State>,
     orders: mpsc::UnboundedSender<Order>,
     epoch: Instant,
@@ -77,85 +84,6 @@ pub struct Cleanup {
     pub survivors: usize,
 }
 
-/// The answer to `acquire`.
-#[derive(Debug)]
-pub enum Acquired {
-    Now(Granted),
-    Later(Waiter),
-    Refused(Refused),
-    /// The slot was forgotten in this moment: ask the registry for a new one.
-    Forgotten,
-}
-
-/// A lease and the conversation it is for.
-#[derive(Debug)]
-pub struct Granted {
-    pub lease: Lease,
-    pub link: Link,
-    pub drifted: Arc<BTreeSet<String>>,
-}
-
-/// What a waiter is told.
-type Answer = Result<Granted, Refused>;
-
-/// Why there is no lease.
-#[derive(Clone, Debug)]
-pub enum Refused {
-    By(Refusal, Option<Arc<StartFailure>>),
-    /// The call would not wait longer; the start that it waited for goes on.
-    StillStarting,
-    Cancelled,
-}
-
-/// The right to use the instance for one call. Dropping it releases it.
-#[derive(Debug)]
-pub struct Lease {
-    slot: Arc<Slot>,
-    pub id: LeaseId,
-    pub generation: Generation,
-}
-
-impl Lease {
-    pub fn slot(&self) -> &Arc<Slot> {
-        &self.slot
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.slot.report(self.generation, Report::Released(self.id));
-    }
-}
-
-/// A place in the queue. Dropping it leaves the queue.
-#[derive(Debug)]
-pub struct Waiter {
-    slot: Arc<Slot>,
-    id: WaiterId,
-    answer: oneshot::Receiver<Answer>,
-    is_answered: bool,
-}
-
-impl Future for Waiter {
-    type Output = Answer;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = std::task::ready!(Pin::new(&mut self.answer).poll(cx));
-        self.is_answered = true;
-        // The sender is dropped unanswered only when the whole slot goes, which retires it.
-        Poll::Ready(answer.unwrap_or(Err(Refused::By(Refusal::Retired, None))))
-    }
-}
-
-impl Drop for Waiter {
-    fn drop(&mut self) {
-        if !self.is_answered {
-            // A grant that was sent in this very moment is dropped with the receiver, which releases the lease.
-            self.slot.abandon(self.id);
-        }
-    }
-}
-
 /// What is known of a slot at one moment.
 #[derive(Clone, Debug)]
 pub struct SlotView {
@@ -181,6 +109,14 @@ pub struct SlotView {
     pub given_up: usize,
 }
 
+/// What a slot is called, by clients, by operators and by the broker.
+#[derive(Debug)]
+pub(super) struct Name {
+    pub key: InstanceKey,
+    pub id: String,
+    pub number: SlotNumber,
+}
+
 impl std::fmt::Display for Slot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.key.backend, self.id)
@@ -189,8 +125,8 @@ impl std::fmt::Display for Slot {
 
 impl Slot {
     pub(super) fn new(
-        key: InstanceKey,
-        id: String,
+        name: Name,
+        floor: Arc<Floor>,
         plan: Arc<Plan>,
         high_water: u64,
         orders: mpsc::UnboundedSender<Order>,
@@ -210,7 +146,8 @@ impl Slot {
             last_cleanup: None,
             survivors: Vec::new(),
         };
-        Self { id, key, state: Mutex::new(state), orders, epoch }
+        let Name { key, id, number } = name;
+        Self { key, id, number, floor, state: Mutex::new(state), orders, epoch }
     }
 
     /// A lease at once, a place in the queue, or a refusal. `deadline` bounds the wait in the queue.
@@ -298,6 +235,37 @@ impl Slot {
         self.event(Event::Retire);
         // One that is stopped already has nothing to perform, but is to be forgotten.
         self.order(Order::Look);
+    }
+
+    /// Stops the instance now if nobody uses it, because another slot needs its place.
+    pub(super) fn evict(self: &Arc<Self>) {
+        let is_idle = self.lock().core.idle_since().is_some();
+        self.event(Event::Evict);
+        if is_idle && self.view().state == PublicState::Stopping {
+            tracing::info!(slot = %self, "idle, and stopped to make room for another");
+        }
+    }
+
+    /// Ends the wait of a drain: calls under way are failed.
+    pub(super) fn hurry(self: &Arc<Self>) {
+        self.event(Event::Hurry);
+    }
+
+    /// There is a place, if the slot still wants it. To be called without the lock of any slot.
+    fn admitted(self: &Arc<Self>) {
+        let mut state = self.lock();
+        // It may have vacated since, and have asked anew.
+        if !(state.core.is_admitting() && self.floor.holds(self.number)) {
+            return;
+        }
+        let answers = self.step(&mut state, Event::Admitted, None);
+        drop(state);
+        answers.deliver();
+    }
+
+    /// Since when nobody uses the instance.
+    pub(super) fn idle_since(&self) -> Option<Moment> {
+        self.lock().core.idle_since()
     }
 
     pub(super) fn is_retired(&self) -> bool {
@@ -430,40 +398,50 @@ impl Slot {
         event: Event,
         mut own: Option<(WaiterId, &mut Option<Answer>)>,
     ) -> Answers {
-        let mut effects = std::mem::take(&mut state.effects);
-        state.core.step(self.now(), event, &state.plan.limits, &mut effects);
+        let before = state.core.public_state();
         let mut answers = Answers::default();
-        for effect in effects.drain(..) {
-            let (id, answer) = match effect {
-                Effect::Grant(id, generation) => {
-                    let lease = Lease { slot: self.clone(), id: LeaseId(id.0), generation };
-                    (
-                        id,
-                        self.granted(state, lease).map_err(|lease| {
-                            answers.unwanted.push(lease);
-                            Refused::By(Refusal::StartFailed, state.last_failure.clone())
-                        }),
-                    )
-                }
-                Effect::Refuse(id, refusal) => (id, Err(state.refused(refusal))),
-                other => {
-                    self.order(Order::Do(other));
-                    continue;
-                }
-            };
-            match &mut own {
-                Some((own_id, place)) if *own_id == id => **place = Some(answer),
-                _ => {
-                    if let Some(waiting) = state.waiting.remove(&id) {
-                        answers.to_waiters.push((waiting.answer, answer));
-                    } else {
-                        // The waiter left in this moment; a lease in the answer must not be dropped under the lock.
-                        answers.unwanted.extend(answer.ok().map(|granted| granted.lease));
+        let mut next = Some(event);
+        while let Some(event) = next.take() {
+            let had_no_place = state.core.is_admitting();
+            let mut effects = std::mem::take(&mut state.effects);
+            state.core.step(self.now(), event, &state.plan.limits, &mut effects);
+            for effect in effects.drain(..) {
+                let (id, answer) = match effect {
+                    Effect::Grant(id, generation) => (id, self.granted(state, id, generation, &mut answers)),
+                    Effect::Refuse(id, Refusal::QueueTimeout) if had_no_place => {
+                        (id, Err(Refused::NoPlace(self.floor.occupancy())))
+                    }
+                    Effect::Refuse(id, refusal) => (id, Err(state.refused(refusal))),
+                    Effect::Admit => {
+                        if self.floor.ask(self) {
+                            next = Some(Event::Admitted);
+                        }
+                        continue;
+                    }
+                    Effect::Vacate => {
+                        answers.admitted.extend(self.floor.vacate(self.number));
+                        continue;
+                    }
+                    other => {
+                        self.order(Order::Do(other));
+                        continue;
+                    }
+                };
+                match &mut own {
+                    Some((own_id, place)) if *own_id == id => **place = Some(answer),
+                    _ => {
+                        if let Some(waiting) = state.waiting.remove(&id) {
+                            answers.to_waiters.push((waiting.answer, answer));
+                        } else {
+                            // The waiter left in this moment; a lease in the answer must not be dropped under the lock.
+                            answers.unwanted.extend(answer.ok().map(|granted| granted.lease));
+                        }
                     }
                 }
             }
+            state.effects = effects;
         }
-        state.effects = effects;
+        self.tell_the_floor(state, before, &mut answers);
         let wanted = state.core.next_wakeup();
         if wanted.is_some_and(|wanted| state.armed.is_none_or(|armed| wanted < armed)) {
             state.armed = wanted;
@@ -472,16 +450,29 @@ impl Slot {
         answers
     }
 
-    fn granted(&self, state: &State, lease: Lease) -> Result<Granted, Lease> {
+    fn granted(self: &Arc<Self>, state: &State, id: WaiterId, generation: Generation, answers: &mut Answers) -> Answer {
+        let lease = Lease { slot: self.clone(), id: LeaseId(id.0), generation };
         match &state.live {
-            Some(live) if live.generation == lease.generation => {
+            Some(live) if live.generation == generation => {
                 Ok(Granted { lease, link: live.link.clone(), drifted: live.drifted.clone() })
             }
             // Cannot be: the core grants only what it was told is initialized, and that is told after `set_live`.
             _ => {
-                tracing::error!(slot = %self, generation = %lease.generation, "granted a generation that is not live");
-                Err(lease)
+                tracing::error!(slot = %self, %generation, "granted a generation that is not live");
+                answers.unwanted.push(lease);
+                Err(Refused::By(Refusal::StartFailed, state.last_failure.clone()))
             }
+        }
+    }
+
+    /// What became of this slot may make room for another; and where somebody waits for room, an idle slot makes it.
+    fn tell_the_floor(&self, state: &State, before: PublicState, answers: &mut Answers) {
+        let public = state.core.public_state();
+        if public != before {
+            answers.admitted.extend(self.floor.note(self.number, public));
+        }
+        if self.floor.is_short() && (public != before || state.core.idle_since().is_some()) {
+            self.order(Order::MakeRoom);
         }
     }
 
@@ -520,29 +511,5 @@ impl State {
             Refusal::StartFailed | Refusal::StartTimeout | Refusal::CoolingDown { .. } | Refusal::CleanupFailed
         );
         Refused::By(refusal, self.last_failure.clone().filter(|_| is_about_a_failure))
-    }
-}
-
-/// What a step decided for others than the one who caused it.
-#[derive(Default)]
-struct Answers {
-    to_waiters: Vec<(oneshot::Sender<Answer>, Answer)>,
-    /// Leases that nobody takes: they release themselves, which must not happen under the lock.
-    unwanted: Vec<Lease>,
-}
-
-impl Answers {
-    fn absorb(&mut self, other: Self) {
-        self.to_waiters.extend(other.to_waiters);
-        self.unwanted.extend(other.unwanted);
-    }
-
-    /// To be called without the lock.
-    fn deliver(self) {
-        for (to, answer) in self.to_waiters {
-            // An error hands the answer back, and a lease in it releases itself.
-            let _ = to.send(answer);
-        }
-        drop(self.unwanted);
     }
 }

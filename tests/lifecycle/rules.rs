@@ -5,6 +5,11 @@
 //! | rule | what was broken |
 //! | --- | --- |
 //! | a stale report changes nothing | `Stamped::open` opens for any live generation |
+//! | a place is asked for once | `Admit` is ordered twice |
+//! | nothing starts without a place | `Spawn` is ordered together with `Admit` |
+//! | a place is given back once, and after the proof alone | it is given back when the sweep is ordered |
+//! | a place is held exactly while a generation may live | who does not wait any longer withdraws nothing |
+//! | nobody busy is evicted | `Evict` does not look at leases |
 //! | one live generation at most | with callers waiting, a sweep is left out and the next generation spawned |
 //! | generation numbers grow | the mint gives the first number again |
 //! | a retired slot never starts | only a ready slot refuses because it is retired |
@@ -42,7 +47,7 @@ use lazy_mcp_broker::core::lifecycle::{
 };
 use lazy_mcp_broker::core::moment::Moment;
 
-use super::world::{Caller, Scale, World};
+use super::world::{Caller, Place, Scale, World};
 
 /// One event, and what was before it.
 pub struct Told {
@@ -52,6 +57,7 @@ pub struct Told {
     queued: usize,
     active: usize,
     was_condemned: bool,
+    was_admitting: bool,
     limits: Limits,
     /// The whole slot, where nothing of it may change.
     untouched: Option<Slot>,
@@ -72,6 +78,7 @@ impl Told {
             queued: world.slot.queued(),
             active: world.slot.active(),
             was_condemned: world.slot.is_condemned(),
+            was_admitting: world.slot.is_admitting(),
             limits: scale.limits,
             untouched: stale.then(|| world.slot.clone()),
         }
@@ -98,8 +105,19 @@ impl Told {
     /// Before the effect is performed.
     pub fn check_effect(&self, world: &World, effect: Effect) -> Result<(), String> {
         match effect {
+            Effect::Admit => {
+                self.check_blocked(effect)?;
+                rule(world.place == Place::None, || "a place is asked for once".into())
+            }
+            Effect::Vacate => {
+                let nothing_runs = world.tree.is_none() && world.spawn.is_none();
+                rule(world.place != Place::None && nothing_runs, || {
+                    "a place is given back once, and after the proof alone".into()
+                })
+            }
             Effect::Spawn(generation) => {
                 self.check_blocked(effect)?;
+                rule(world.place == Place::Held, || "nothing starts without a place".into())?;
                 rule(world.tree.is_none() && world.spawn.is_none(), || "one live generation at most".into())?;
                 rule(generation.number() > world.last_spawned, || "generation numbers grow".into())?;
                 rule(!world.retired, || "a retired slot never starts".into())
@@ -145,8 +163,18 @@ impl Told {
         let waiting = world.callers.iter().filter(|caller| matches!(caller, Caller::Waiting { .. })).count();
         rule(slot.queued() == waiting, || "who waits is in the queue, once, and nobody else".into())?;
         rule(slot.queued() <= limits.queue_len_max.max(self.queued), || "the queue has a bound".into())?;
-        rule((state == PublicState::Stopped) == slot.live().is_none(), || "stopped is having no generation".into())?;
-        let proved = self.state == PublicState::Stopped || self.reported(Report::TreeEmpty);
+        rule((state == PublicState::Stopped || slot.is_admitting()) == slot.live().is_none(), || {
+            "stopped is having no generation".into()
+        })?;
+        let due = match (state, slot.is_admitting()) {
+            (PublicState::Stopped, _) => Place::None,
+            (_, true) => Place::Asked,
+            _ => Place::Held,
+        };
+        rule(world.place == due, || "a place is held exactly while a generation may live".into())?;
+        let is_busy = self.active > 0 || self.queued > 0;
+        rule(self.event != Event::Evict || !is_busy || state == self.state, || "nobody busy is evicted".into())?;
+        let proved = self.state == PublicState::Stopped || self.was_admitting || self.reported(Report::TreeEmpty);
         let empty = world.tree.is_none() && world.spawn.is_none();
         rule(state != PublicState::Stopped || proved && empty, || {
             "stopped is said after a proof alone, and of an empty tree".into()
@@ -230,7 +258,9 @@ impl Told {
         match loss {
             LeaseLoss::Exited => self.reported(Report::RootExited),
             LeaseLoss::LinkLost => self.reported(Report::LinkLost),
-            LeaseLoss::Drained => self.event == Event::Wake && self.state == PublicState::Draining,
+            LeaseLoss::Drained => {
+                matches!(self.event, Event::Wake | Event::Hurry) && self.state == PublicState::Draining
+            }
             LeaseLoss::Recycled => self.event == Event::Wake && self.limits.overdue != OverdueRule::Keep,
         }
     }

@@ -47,6 +47,7 @@ pub struct World {
     pub slot: Slot,
     pub callers: Vec<Caller>,
     pub tree: Option<Tree>,
+    pub place: Place,
     /// Orders that the driver has not answered yet.
     pub spawn: Option<Generation>,
     pub handshakes: Vec<Generation>,
@@ -63,6 +64,14 @@ pub struct World {
     pub retired: bool,
 }
 
+/// Among the live slots, as the driver keeps it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Place {
+    None,
+    Asked,
+    Held,
+}
+
 /// Something that happens next. `usize` is a place in the list that it speaks of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Move {
@@ -70,8 +79,11 @@ pub enum Move {
     Abandon(usize),
     Release(usize),
     Overdue(usize),
+    Admit,
     Stop,
     Retire,
+    Evict,
+    Hurry,
     Recover,
     SpawnSucceeds,
     SpawnFails,
@@ -96,6 +108,7 @@ impl World {
             slot: Slot::new(Mint::after(0)),
             callers: vec![Caller::Idle; scale.patience.len()],
             tree: None,
+            place: Place::None,
             spawn: None,
             handshakes: vec![],
             sweeps: vec![],
@@ -149,9 +162,16 @@ impl World {
         if !self.retired {
             out.push(Move::Retire);
         }
-        // At any other time it does nothing; the random walks see that.
-        if self.slot.public_state() == PublicState::CleanupFailed || scale.comes_again {
-            out.push(Move::Recover);
+        // At any other time these do nothing; the random walks see that.
+        let state = self.slot.public_state();
+        for (next, in_state) in [
+            (Move::Recover, PublicState::CleanupFailed),
+            (Move::Evict, PublicState::Ready),
+            (Move::Hurry, PublicState::Draining),
+        ] {
+            if state == in_state || scale.comes_again {
+                out.push(next);
+            }
         }
     }
 
@@ -166,6 +186,9 @@ impl World {
     }
 
     fn moves_of_the_driver(&self, out: &mut Vec<Move>) {
+        if self.place == Place::Asked {
+            out.push(Move::Admit);
+        }
         if self.spawn.is_some() {
             out.extend([Move::SpawnSucceeds, Move::SpawnFails]);
         }
@@ -220,6 +243,12 @@ impl World {
                 self.tell(Event::Retire, scale)
             }
             Move::Recover => self.tell(Event::Recover, scale),
+            Move::Evict => self.tell(Event::Evict, scale),
+            Move::Hurry => self.tell(Event::Hurry, scale),
+            Move::Admit => {
+                self.place = Place::Held;
+                self.tell(Event::Admitted, scale)
+            }
             Move::SpawnSucceeds | Move::SpawnFails => self.answer_spawn(next == Move::SpawnSucceeds),
             Move::HandshakeEnds { at, ok } => self.answer_handshake(at, ok),
             Move::LinkBreaks | Move::RootExits => self.fall_apart(next == Move::RootExits),
@@ -319,6 +348,8 @@ impl World {
 
     fn perform(&mut self, effect: Effect, scale: &Scale) {
         match effect {
+            Effect::Admit => self.place = Place::Asked,
+            Effect::Vacate => self.place = Place::None,
             Effect::Spawn(generation) => {
                 self.spawn = Some(generation);
                 self.last_spawned = generation.number();
@@ -367,6 +398,7 @@ impl World {
         self.retired
             && self.slot.public_state() == PublicState::Stopped
             && self.tree.is_none()
+            && self.place == Place::None
             && self.spawn.is_none()
             && self.handshakes.is_empty()
             && self.sweeps.is_empty()

@@ -151,6 +151,8 @@ impl Backend {
 pub struct Setup {
     /// 0 lets the kernel choose.
     port: u16,
+    /// 2 when nothing else is asked for.
+    drain_seconds: Option<u64>,
     server: String,
     backends: Vec<Backend>,
 }
@@ -172,6 +174,12 @@ impl Setup {
         self
     }
 
+    /// How long calls may go on when the broker is told to end.
+    pub fn drain_seconds(mut self, seconds: u64) -> Self {
+        self.drain_seconds = Some(seconds);
+        self
+    }
+
     /// More keys of `[server]`, as TOML.
     pub fn server(mut self, lines: &str) -> Self {
         self.server.push_str(lines);
@@ -187,8 +195,10 @@ impl Setup {
             std::fs::create_dir(dir.path().join(folder)).expect("the folder is new");
         }
         let mut toml = format!(
-            "[server]\nlisten = \"127.0.0.1:{}\"\nstate_dir = \"../state\"\ndrain_seconds = 2\n{}\n\n",
-            self.port, self.server
+            "[server]\nlisten = \"127.0.0.1:{}\"\nstate_dir = \"../state\"\ndrain_seconds = {}\n{}\n\n",
+            self.port,
+            self.drain_seconds.unwrap_or(2),
+            self.server
         );
         for backend in &self.backends {
             let log = dir.path().join(format!("{}.log", backend.name));

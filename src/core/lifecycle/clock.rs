@@ -14,7 +14,7 @@ impl Slot {
     pub fn next_wakeup(&self) -> Option<Moment> {
         let own = match &self.state {
             State::Stopped => self.budget.forget_at(),
-            State::Doomed { .. } => None,
+            State::Admitting | State::Doomed { .. } => None,
             State::Spawning { deadline, .. }
             | State::Handshaking { deadline, .. }
             | State::Stopping { deadline, .. }
@@ -74,8 +74,9 @@ impl Slot {
             State::CleanupFailed { generation, look: Look::At(at), .. } if at <= now => {
                 self.look_again(generation, step);
             }
-            // Not due; a doomed spawn has no limit of its own.
-            State::Spawning { .. }
+            // Not due; a doomed spawn has no limit of its own, and who waits for a place has a deadline each.
+            State::Admitting
+            | State::Spawning { .. }
             | State::Doomed { .. }
             | State::Handshaking { .. }
             | State::Stopping { .. }
@@ -131,7 +132,7 @@ impl Slot {
             leases.map_moments(&mut at);
         }
         match &mut slot.state {
-            State::Stopped | State::Doomed { .. } => {}
+            State::Stopped | State::Admitting | State::Doomed { .. } => {}
             State::Spawning { deadline, .. }
             | State::Handshaking { deadline, .. }
             | State::Draining { deadline, .. }

@@ -34,10 +34,16 @@ pub enum Event {
     Acquire(Waiter),
     /// A waiter left the queue; it gets no answer. Nothing happens to one that was answered already.
     Abandon(WaiterId),
+    /// Answers `Admit`: the slot has a place among the live ones. Never said after `Vacate`.
+    Admitted,
     /// Drain and stop; the next call starts a new generation.
     Stop,
     /// Drain, stop and never start again.
     Retire,
+    /// Another slot wants the place: stop, if nobody is served and nobody waits.
+    Evict,
+    /// Calls under way are not waited for any longer; whoever drains stops now.
+    Hurry,
     /// An operator has looked into a cleanup that failed: sweep again now rather than at the next retry.
     Recover,
     /// The moment of `next_wakeup` has come, or the limits have changed. Harmless at any other time.
@@ -75,6 +81,11 @@ pub enum Report {
 /// What the driver is to do. `Spawn`, `Handshake` and `Sweep` are answered exactly once, by a report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
+    /// Ask for a place among the live slots; nothing is started before it is there. Answered by `Admitted` once there is
+    /// one, which may take as long as somebody is willing to wait.
+    Admit,
+    /// The place is given back, or is not wanted any more.
+    Vacate,
     /// Start the root. Its number is to be persisted as high water before.
     Spawn(Generation),
     /// Open the link and initialize the server.

@@ -13,7 +13,7 @@ impl Slot {
         let report = report.into_inner();
         match self.state {
             // Nothing is live, so no report can have been opened.
-            State::Stopped => self.anomaly(),
+            State::Stopped | State::Admitting => self.anomaly(),
             State::Spawning { generation, deadline } => self.while_spawning(generation, deadline, report, step),
             State::Doomed { generation } => self.while_doomed(generation, report, step),
             State::Handshaking { generation, .. } => self.while_handshaking(generation, report, step),
@@ -166,9 +166,11 @@ impl Slot {
         }
     }
 
-    /// The one way to `Stopped`.
+    /// The one way from a tree to `Stopped`. Who waits for the next generation waits for a place again, behind those who
+    /// have waited for one longer.
     fn proved_empty(&mut self, step: &mut Step<'_>) {
         self.state = State::Stopped;
+        step.out.push(Effect::Vacate);
         self.budget.forget(step.now);
         self.serve(step);
     }

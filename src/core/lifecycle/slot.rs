@@ -61,13 +61,19 @@ impl Slot {
         let mut step = Step { now, limits, out };
         match event {
             Event::Acquire(waiter) => self.acquire(waiter, &mut step),
-            Event::Abandon(id) => self.queue.remove(id),
+            Event::Abandon(id) => {
+                self.queue.remove(id);
+                self.withdraw_if_unwanted(&mut step);
+            }
+            Event::Admitted => self.admitted(&mut step),
             Event::Stop => self.stop(&mut step),
             Event::Retire => {
                 self.want = Want::Retired;
                 self.refuse_all(Refusal::Retired, &mut step);
                 self.stop(&mut step);
             }
+            Event::Evict => self.evict(&mut step),
+            Event::Hurry => self.hurry(&mut step),
             Event::Recover => self.recover(&mut step),
             Event::Wake => self.wake(&mut step),
             Event::From(stamped) => {
@@ -82,13 +88,18 @@ impl Slot {
         }
     }
 
-    /// The generation that may have processes; `None` exactly when the slot is stopped.
+    /// The generation that may have processes; `None` exactly when the slot is stopped or waits for its place.
     pub fn live(&self) -> Option<Generation> {
         self.state.live()
     }
 
     pub fn public_state(&self) -> PublicState {
         self.state.public()
+    }
+
+    /// Whether somebody waits and the slot has no place among the live ones yet.
+    pub fn is_admitting(&self) -> bool {
+        self.state == State::Admitting
     }
 
     /// Since when the public state is what it is.
@@ -166,11 +177,11 @@ impl Slot {
             State::Stopped => match self.budget.cooling(step.now) {
                 Some(retry_after) => self.refuse_all(Refusal::CoolingDown { retry_after }, step),
                 None => {
-                    let generation = self.mint.mint();
-                    self.state = State::Spawning { generation, deadline: step.now.after(step.limits.start) };
-                    step.out.push(Effect::Spawn(generation));
+                    self.state = State::Admitting;
+                    step.out.push(Effect::Admit);
                 }
             },
+            State::Admitting => self.withdraw_if_unwanted(step),
             State::Ready { generation, leases, idle_at, .. } => {
                 while leases.has_place(step.limits.leases_max()) {
                     let Some(waiter) = self.queue.pop() else { break };
@@ -188,6 +199,27 @@ impl Slot {
             | State::Sweeping { .. } => {}
             // … and here nobody waits.
             State::CleanupFailed { .. } => {}
+        }
+    }
+
+    /// The start's time counts from here: what the machine has no place for says nothing of the backend.
+    fn admitted(&mut self, step: &mut Step<'_>) {
+        if self.state == State::Admitting {
+            let generation = self.mint.mint();
+            self.state = State::Spawning { generation, deadline: step.now.after(step.limits.start) };
+            step.out.push(Effect::Spawn(generation));
+        } else {
+            // Nobody has asked.
+            self.anomaly();
+        }
+    }
+
+    /// Nothing is started for nobody.
+    fn withdraw_if_unwanted(&mut self, step: &mut Step<'_>) {
+        if self.state == State::Admitting && self.queue.is_empty() {
+            self.state = State::Stopped;
+            self.budget.forget(step.now);
+            step.out.push(Effect::Vacate);
         }
     }
 
@@ -212,6 +244,7 @@ impl Slot {
                     self.state = State::Draining { generation, leases, deadline: step.now.after(step.limits.drain) };
                 }
             }
+            State::Admitting => self.withdraw_if_unwanted(step),
             // Nothing runs.
             State::Stopped => {}
             // It is on its way, and asking twice gives it no more time.
@@ -223,6 +256,23 @@ impl Slot {
         }
     }
 
+    /// Never a busy one: who is served or waits here is worth as much as whoever wants the place.
+    fn evict(&mut self, step: &mut Step<'_>) {
+        if let State::Ready { generation, .. } = self.state
+            && self.active() == 0
+            && self.queue.is_empty()
+        {
+            self.close(generation, step);
+        }
+    }
+
+    fn hurry(&mut self, step: &mut Step<'_>) {
+        if let State::Draining { generation, .. } = self.state {
+            self.fail_leases(generation, LeaseLoss::Drained, step);
+            self.close(generation, step);
+        }
+    }
+
     fn recover(&mut self, step: &mut Step<'_>) {
         match self.state {
             State::CleanupFailed { generation, look: Look::At(_), .. } => self.look_again(generation, step),
@@ -230,6 +280,7 @@ impl Slot {
             State::CleanupFailed { look: Look::UnderWay { .. }, .. } => {}
             // Nothing to recover from.
             State::Stopped
+            | State::Admitting
             | State::Spawning { .. }
             | State::Doomed { .. }
             | State::Handshaking { .. }
@@ -281,6 +332,7 @@ impl Slot {
             State::CleanupFailed { look: Look::At(_), .. } => {}
             // No sweep is ordered in these.
             State::Stopped
+            | State::Admitting
             | State::Spawning { .. }
             | State::Doomed { .. }
             | State::Handshaking { .. }

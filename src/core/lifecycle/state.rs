@@ -10,8 +10,13 @@ use crate::core::moment::Moment;
 /// Deadlines are data here: there are no timers to cancel, a state that is left takes its deadlines with it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum State {
-    /// **Invariant:** entered from `new` and from a sweep that proved an empty tree, from nowhere else.
+    /// **Invariant:** entered from `new`, from a sweep that proved an empty tree, and from `Admitting`, where nothing was
+    /// started; from nowhere else.
     Stopped,
+    /// Somebody waits, and the slot has no place among the live ones yet. Nothing runs.
+    ///
+    /// **Invariant:** somebody waits.
+    Admitting,
     Spawning {
         generation: Generation,
         deadline: Moment,
@@ -108,7 +113,7 @@ impl State {
     /// The generation that may have processes.
     pub(super) fn live(&self) -> Option<Generation> {
         match *self {
-            Self::Stopped => None,
+            Self::Stopped | Self::Admitting => None,
             Self::Spawning { generation, .. }
             | Self::Doomed { generation }
             | Self::Handshaking { generation, .. }
@@ -123,7 +128,7 @@ impl State {
     pub(super) fn public(&self) -> PublicState {
         match self {
             Self::Stopped => PublicState::Stopped,
-            Self::Spawning { .. } | Self::Handshaking { .. } => PublicState::Starting,
+            Self::Admitting | Self::Spawning { .. } | Self::Handshaking { .. } => PublicState::Starting,
             Self::Ready { .. } => PublicState::Ready,
             Self::Draining { .. } => PublicState::Draining,
             Self::Doomed { .. } | Self::Stopping { .. } | Self::Sweeping { .. } => PublicState::Stopping,

@@ -35,11 +35,17 @@ struct Story {
     slot: Slot,
     now: Moment,
     limits: Limits,
+    /// Whether there is a place for nobody else; otherwise places are given at once and not spoken of.
+    is_crowded: bool,
 }
 
 impl Story {
     fn new(limits: Limits) -> Self {
-        Self { slot: Slot::new(Mint::after(0)), now: Moment(0), limits }
+        Self { slot: Slot::new(Mint::after(0)), now: Moment(0), limits, is_crowded: false }
+    }
+
+    fn crowded(limits: Limits) -> Self {
+        Self { is_crowded: true, ..Self::new(limits) }
     }
 
     /// With generation 1 ready.
@@ -56,6 +62,12 @@ impl Story {
     fn step(&mut self, event: Event) -> Vec<Effect> {
         let mut out = vec![];
         self.slot.step(self.now, event, &self.limits, &mut out);
+        if !self.is_crowded {
+            if out.contains(&Effect::Admit) {
+                self.slot.step(self.now, Event::Admitted, &self.limits, &mut out);
+            }
+            out.retain(|effect| !matches!(effect, Effect::Admit | Effect::Vacate));
+        }
         out
     }
 
@@ -487,4 +499,69 @@ fn an_impossible_report_is_counted_and_ignored() {
     }
     story.check(PublicState::Ready, 0, 0);
     assert_eq!(story.slot.anomalies(), 3);
+}
+
+#[test]
+fn nothing_is_started_without_a_place() {
+    let mut story = Story::crowded(limits());
+    assert_eq!(story.acquire(0), [Effect::Admit]);
+    assert_eq!(story.acquire(1), []);
+    assert_eq!(story.slot.public_state(), PublicState::Starting);
+    // However long it takes: the start has its whole time from then on.
+    story.later(25_000);
+    assert_eq!(story.step(Event::Admitted), [Effect::Spawn(g(1))]);
+    story.report(1, Report::Spawned);
+    story.later(6_000);
+    let refused = story.step(Event::Wake);
+    assert_eq!(refused, [0, 1].map(|id| Effect::Refuse(WaiterId(id), Refusal::QueueTimeout)));
+    assert_eq!(story.slot.public_state(), PublicState::Starting, "the start goes on");
+    assert_eq!(story.slot.anomalies(), 0);
+}
+
+#[test]
+fn a_place_that_nobody_waits_for_is_not_taken() {
+    let mut story = Story::crowded(limits());
+    story.acquire(0);
+    assert_eq!(story.step(Event::Abandon(WaiterId(0))), [Effect::Vacate]);
+    assert_eq!(story.slot.public_state(), PublicState::Stopped);
+    story.acquire(1);
+    let refused = Effect::Refuse(WaiterId(1), Refusal::QueueTimeout);
+    assert_eq!(story.wake_in(30_000), [refused, Effect::Vacate]);
+    story.acquire(2);
+    let refused = Effect::Refuse(WaiterId(2), Refusal::Retired);
+    assert_eq!(story.step(Event::Retire), [refused, Effect::Vacate]);
+    assert!(story.slot.is_vacant());
+}
+
+#[test]
+fn who_waits_after_a_crash_waits_for_a_place_again() {
+    let mut story = Story::crowded(limits());
+    story.acquire(0);
+    story.step(Event::Admitted);
+    story.report(1, Report::Spawned);
+    story.report(1, Report::Initialized);
+    story.acquire(1);
+    story.report(1, Report::RootExited);
+    assert_eq!(story.report(1, Report::TreeEmpty), [Effect::Vacate, Effect::Admit]);
+}
+
+#[test]
+fn an_idle_slot_makes_room_and_a_busy_one_does_not() {
+    let mut story = Story::ready(limits());
+    story.acquire(1);
+    assert_eq!(story.step(Event::Evict), []);
+    story.report(1, Report::Released(LeaseId(1)));
+    assert_eq!(story.step(Event::Evict), [Effect::CloseStdin(g(1))]);
+    assert_eq!(story.step(Event::Evict), []);
+}
+
+#[test]
+fn who_drains_can_be_hurried() {
+    let mut story = Story::ready(limits());
+    assert_eq!(story.step(Event::Hurry), []);
+    story.acquire(1);
+    assert_eq!(story.step(Event::Retire), []);
+    let lost = Effect::FailLeases(g(1), LeaseLoss::Drained);
+    assert_eq!(story.step(Event::Hurry), [lost, Effect::CloseStdin(g(1))]);
+    assert_eq!(story.step(Event::Hurry), []);
 }
