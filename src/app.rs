@@ -1,9 +1,12 @@
 //! Composition: the only place that knows all parts. Builds them, runs them, takes them down.
 
+mod service_manager;
+
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +20,7 @@ use crate::exit::{Exit, Failure};
 use crate::front::{Front, Sessions};
 use crate::ownership::{Journal, KeeperProgram, become_subreaper, drop_clean_pages};
 use crate::snapshot::{self, Backend, Snapshot};
-use crate::supervisor::{Supervisor, SupervisorLimits};
+use crate::supervisor::{Slot, Supervisor, SupervisorLimits};
 use crate::telemetry;
 
 /// Proving that nothing of an earlier broker is left takes at most this long at one go; it is tried until it succeeds.
@@ -34,6 +37,9 @@ const SLOTS_MAX: usize = 1024;
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
 /// After the last call has ended, answers under way have this long to reach their clients.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// As the service manager shows them.
+const READY: &str = "ready";
+const NOT_CLEAR: &str = "not ready: what an earlier broker left is not proved gone";
 /// Added to the sum of the stop's own deadlines before a shutdown is given up.
 const SHUTDOWN_SLACK: Duration = Duration::from_secs(5);
 
@@ -96,6 +102,7 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
     // Before anybody is answered: clients that connect meanwhile wait a moment, which is better than to be refused.
     let is_clear = leftovers_are_gone(&broker, LEFTOVERS_FIRST_BUDGET).await;
     announce(&broker.snapshot(), address);
+    service_manager::serving(if is_clear { READY } else { NOT_CLEAR });
     let mut signals = Signals::listen().context("listen for signals")?;
     let tasks = TaskTracker::new();
     let serving = tasks.spawn(crate::front::serve(listener, front.clone()));
@@ -103,11 +110,13 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
         tasks.spawn(prove_leftovers_gone(broker.clone(), shutdown.clone()));
     }
     tasks.spawn(expire_sessions(front.clone(), shutdown.clone()));
+    tasks.spawn(service_manager::keep_watchdog(shutdown.clone()));
     let name = signals.next().await;
     tracing::info!(signal = name, "shutting down: calls under way may end, then everything is stopped");
     broker.readiness.end("shutting down");
+    service_manager::ending("calls under way may end, then everything is stopped and proved gone");
 
-    let unproved = supervisor.shutdown(budget).await;
+    let unproved = stopped(&supervisor, budget, &mut signals).await;
     shutdown.cancel();
     if tokio::time::timeout(FAREWELL, serving).await.is_err() {
         tracing::warn!("some connections did not end in time");
@@ -121,12 +130,29 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
     Ok(if unproved.is_empty() { Exit::Done } else { Exit::NotProved })
 }
 
+/// Stops everything. A second signal ends the wait for calls under way, and nothing else: what was started is stopped and
+/// proved gone all the same.
+async fn stopped(supervisor: &Supervisor, budget: Duration, signals: &mut Signals) -> Vec<Arc<Slot>> {
+    let mut ending = pin!(supervisor.shutdown(budget));
+    loop {
+        tokio::select! {
+            unproved = &mut ending => return unproved,
+            // Cancel safe: a signal that was not received stays pending.
+            name = signals.next() => {
+                tracing::info!(signal = name, "again: calls under way are not waited for any longer");
+                supervisor.hurry();
+            }
+        }
+    }
+}
+
 /// Ready means that nothing of an earlier broker is left. Whether that was proved.
 async fn leftovers_are_gone(broker: &Broker, budget: Duration) -> bool {
     match broker.supervisor.sweep_leftovers(budget).await {
         Ok(()) => {
             broker.readiness.set(Vec::new());
             tracing::info!("ready");
+            service_manager::status(READY);
             // Compiling policies and parsing catalogs is over: at rest the broker is a few hundred KiB of code.
             drop_clean_pages();
             true
