@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::broker::Broker;
+use crate::events::{EventLog, What};
 use crate::exit::{Exit, Failure};
 use crate::front::{Front, Sessions};
 use crate::ownership::{Journal, KeeperProgram, become_subreaper, drop_clean_pages};
@@ -88,13 +89,14 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
     let address = listener.local_addr().context("learn the address listened on")?;
 
     let (live_max, starts_max) = (server.live_instances_max, server.concurrent_starts_max);
+    let events = Arc::new(EventLog::new(epoch()));
     let limits = SupervisorLimits { slots_max: SLOTS_MAX, live_max, starts_max };
     let budget = shutdown_budget(&snapshot);
-    let supervisor = Arc::new(Supervisor::new(journal, KeeperProgram::own(), limits));
+    let supervisor = Arc::new(Supervisor::new(journal, KeeperProgram::own(), limits, events.clone()));
     if let Some(reason) = supervisor.cgroups_missing() {
         tracing::info!(%reason, "no cgroups: keepers own their trees alone");
     }
-    let broker = Arc::new(Broker::new(snapshot, supervisor.clone()));
+    let broker = Arc::new(Broker::new(snapshot, supervisor.clone(), events.clone()));
     let shutdown = CancellationToken::new();
     let front = Arc::new(Front::new(broker.clone(), sessions, shutdown.clone()));
 
@@ -114,6 +116,7 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
     let name = signals.next().await;
     tracing::info!(signal = name, "shutting down: calls under way may end, then everything is stopped");
     broker.readiness.end("shutting down");
+    events.record(What::BrokerStopping);
     service_manager::ending("calls under way may end, then everything is stopped and proved gone");
 
     let unproved = stopped(&supervisor, budget, &mut signals).await;
@@ -151,6 +154,7 @@ async fn leftovers_are_gone(broker: &Broker, budget: Duration) -> bool {
     match broker.supervisor.sweep_leftovers(budget).await {
         Ok(()) => {
             broker.readiness.set(Vec::new());
+            broker.events.record(What::BrokerReady);
             tracing::info!("ready");
             service_manager::status(READY);
             // Compiling policies and parsing catalogs is over: at rest the broker is a few hundred KiB of code.
@@ -159,6 +163,7 @@ async fn leftovers_are_gone(broker: &Broker, budget: Duration) -> bool {
         }
         Err(reason) => {
             tracing::error!(%reason, "not ready");
+            broker.events.record(What::BrokerNotReady { reason: reason.clone() });
             broker.readiness.set(vec![reason]);
             false
         }
@@ -185,6 +190,12 @@ async fn expire_sessions(front: Arc<Front>, shutdown: CancellationToken) {
             front.broker.end_session(&backend, session);
         }
     }
+}
+
+/// Two brokers of one machine never start in the same microsecond over the same state directory.
+fn epoch() -> String {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    format!("{:x}", since.as_micros())
 }
 
 /// The longest that an orderly stop of everything can take, since slots stop at the same time.

@@ -5,6 +5,7 @@
 
 mod call;
 mod fault;
+mod metrics;
 mod status;
 
 use std::sync::Arc;
@@ -17,6 +18,7 @@ pub use call::{Call, CallEvent, Client, Reply};
 pub use fault::Fault;
 pub use status::Readiness;
 
+use crate::events::EventLog;
 use crate::protocol::call::CallRequest;
 use crate::protocol::error::RpcError;
 use crate::snapshot::{Backend, Snapshot};
@@ -32,16 +34,18 @@ pub struct Broker {
     pub supervisor: Arc<Supervisor>,
     pub started_at: SystemTime,
     pub readiness: Readiness,
+    pub events: Arc<EventLog>,
     changes: broadcast::Sender<Arc<str>>,
 }
 
 impl Broker {
-    pub fn new(snapshot: Snapshot, supervisor: Arc<Supervisor>) -> Self {
+    pub fn new(snapshot: Snapshot, supervisor: Arc<Supervisor>, events: Arc<EventLog>) -> Self {
         Self {
             snapshot: ArcSwap::from_pointee(snapshot),
             supervisor,
             started_at: SystemTime::now(),
             readiness: Readiness::default(),
+            events,
             changes: broadcast::channel(CHANGES_WAITING_MAX).0,
         }
     }

@@ -5,6 +5,7 @@ mod capture;
 mod check;
 mod client;
 mod decide;
+mod events;
 mod probe;
 mod status;
 
@@ -49,6 +50,17 @@ enum Command {
     /// Show what runs, what waits and what could not be proved gone. Wakes nothing.
     Status {
         /// Print /status as it is.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        broker: BrokerArgs,
+    },
+    /// Show what happened to instances: starts, stops, proofs, failures. Newest last.
+    Events {
+        /// Go on with what happens, until the broker ends.
+        #[arg(long, short)]
+        follow: bool,
+        /// Print each event as one line of JSON.
         #[arg(long)]
         json: bool,
         #[command(flatten)]
@@ -122,6 +134,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Serve => crate::app::serve(&config()?),
         Command::Check { json } => check::run(&config()?, json),
         Command::Status { json, broker } => status::run(&base_url(&broker, config)?, json),
+        Command::Events { follow, json, broker } => events::run(&base_url(&broker, config)?, follow, json),
         Command::Call(args) => call::run(&base_url(&args.broker, config)?, &args),
         Command::Catalog(CatalogCommand::Capture { backend }) => capture::run(&config()?, &backend),
         Command::Catalog(CatalogCommand::Enable { backend, tool }) => {

@@ -4,6 +4,7 @@
 //! Streamable HTTP by MCP 2025-11-25 and 2026-07-28, `transports`.
 
 mod body;
+mod events;
 mod guard;
 mod legacy;
 mod modern;

@@ -13,6 +13,7 @@ pub mod catalog;
 pub mod cli;
 pub mod config;
 pub mod core;
+pub mod events;
 pub mod exit;
 pub mod front;
 pub mod link;

@@ -16,3 +16,27 @@ pub fn init(level: &str) {
         .with_target(false)
         .try_init();
 }
+
+/// Names of metrics, without their common prefix `lazy_mcp_`; counters get `_total` behind. Labels are names of the
+/// configuration and words of ours alone.
+pub mod metric {
+    pub const PREFIX: &str = "lazy_mcp";
+    /// 1; labelled with the version.
+    pub const BUILD: &str = "build";
+    pub const READY: &str = "ready";
+    pub const SESSIONS: &str = "sessions";
+    /// By backend and public state.
+    pub const INSTANCES: &str = "instances";
+    pub const LIVE_INSTANCES_MAX: &str = "live_instances_max";
+    pub const WAITING_FOR_A_PLACE: &str = "waiting_for_a_place";
+    /// By backend.
+    pub const ACTIVE_CALLS: &str = "active_calls";
+    /// By backend.
+    pub const QUEUED_CALLS: &str = "queued_calls";
+    /// By backend.
+    pub const OWNED_PROCESSES: &str = "owned_processes";
+    /// By backend.
+    pub const OWNED_RSS_BYTES: &str = "owned_rss_bytes";
+    /// By backend (empty for the broker's own) and name of the event.
+    pub const EVENTS: &str = "events";
+}

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::Broker;
 use crate::core::lifecycle::PublicState;
+use crate::events::timestamp;
 use crate::ownership::Owner;
 use crate::ownership::process_table::{Process, ProcessTable};
 use crate::snapshot::Backend;
@@ -52,12 +53,12 @@ impl Readiness {
 }
 
 /// One instance with what the process table says of it.
-struct Seen {
+pub(super) struct Seen {
     id: String,
     scope_key_hash: String,
-    view: SlotView,
-    processes: usize,
-    rss_bytes: u64,
+    pub view: SlotView,
+    pub processes: usize,
+    pub rss_bytes: u64,
 }
 
 impl Broker {
@@ -123,7 +124,7 @@ impl Broker {
     }
 }
 
-fn look(slots: &[std::sync::Arc<Slot>]) -> BTreeMap<String, Vec<Seen>> {
+pub(super) fn look(slots: &[std::sync::Arc<Slot>]) -> BTreeMap<String, Vec<Seen>> {
     let table = ProcessTable::read().unwrap_or_default();
     let mut seen: BTreeMap<String, Vec<Seen>> = BTreeMap::new();
     for slot in slots {
@@ -212,12 +213,6 @@ fn instance_status(seen: &Seen) -> Value {
 
 fn cleanup_status(cleanup: Cleanup) -> Value {
     json!({"ok": cleanup.ok, "ms": ms(cleanup.took), "survivors": cleanup.survivors})
-}
-
-/// RFC 3339 in UTC, to the millisecond.
-fn timestamp(at: SystemTime) -> String {
-    let at = jiff::Timestamp::try_from(at).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
-    format!("{at:.3}")
 }
 
 fn ms(duration: Duration) -> u64 {

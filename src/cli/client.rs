@@ -80,6 +80,14 @@ pub(super) async fn status(base: &str) -> anyhow::Result<Value> {
     status.ok_or_else(|| not_reached(base, "what answers there is no lazy-mcp broker"))
 }
 
+/// `/events` of the broker at `base`: the history, and with `follow` what comes.
+pub(super) async fn events(base: &str, follow: bool) -> anyhow::Result<reqwest::Response> {
+    // So that what is no broker is told as such.
+    status(base).await?;
+    let url = if follow { format!("{base}/events") } else { format!("{base}/events?follow=0") };
+    http()?.get(url).send().await.map_err(|e| not_reached(base, &root_cause(&e)))
+}
+
 /// A wrong name is told as such, with the nearest one, rather than as a page that was not found.
 async fn check_served(base: &str, backend: &str) -> anyhow::Result<()> {
     let status = status(base).await?;

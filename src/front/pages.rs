@@ -1,8 +1,9 @@
-//! `/health`, `/ready` and `/status`: what they say is so, and none of them wakes anything.
+//! `/health`, `/ready`, `/status`, `/metrics` and `/events`: what they say is so, and none of them wakes anything.
 
 use std::sync::Arc;
 
 use axum::body::Body;
+use axum::http::request::Parts;
 use axum::http::{Method, Response, StatusCode};
 
 use serde_json::json;
@@ -12,9 +13,11 @@ use super::serve::Front;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-pub(super) async fn answer(front: &Arc<Front>, method: &Method, path: &str) -> Result<Response<Body>, Refusal> {
-    let is_page = matches!(path, "/" | "/health" | "/ready" | "/status");
+pub(super) async fn answer(front: &Arc<Front>, request: &Parts) -> Result<Response<Body>, Refusal> {
+    let (method, path) = (&request.method, request.uri.path());
+    let is_page = matches!(path, "/" | "/health" | "/ready" | "/status" | "/metrics" | "/events");
     if !is_page {
         return Err(Refusal::NoSuchPath);
     }
@@ -24,6 +27,11 @@ pub(super) async fn answer(front: &Arc<Front>, method: &Method, path: &str) -> R
     Ok(match path {
         "/health" => respond::page(StatusCode::OK, TEXT, "alive\n"),
         "/ready" => ready(front),
+        "/events" => super::events::answer(front, request)?,
+        "/metrics" => {
+            let text = front.broker.metrics(front.sessions.len()).await;
+            respond::page(StatusCode::OK, OPENMETRICS, text)
+        }
         "/" => respond::page(StatusCode::OK, TEXT, mounts(front)),
         _ => {
             let counts = json!({
@@ -40,7 +48,10 @@ pub(super) async fn answer(front: &Arc<Front>, method: &Method, path: &str) -> R
 fn mounts(front: &Front) -> String {
     let snapshot = front.broker.snapshot();
     let mounts: String = snapshot.backends.values().map(|backend| format!("  {}\n", backend.mount())).collect();
-    format!("lazy-mcp {}: MCP servers at\n{mounts}See /status, /ready and /health.\n", env!("CARGO_PKG_VERSION"))
+    format!(
+        "lazy-mcp {}: MCP servers at\n{mounts}See /status, /ready, /health, /events and /metrics.\n",
+        env!("CARGO_PKG_VERSION")
+    )
 }
 
 /// Ready: configuration, catalogs and policies are valid, leftovers of an earlier broker are proved gone, and the

@@ -96,9 +96,8 @@ async fn answer(State(front): State<Arc<Front>>, request: Request<Body>) -> Resp
 
 async fn route(front: &Arc<Front>, request: Request<Body>) -> Result<Response<Body>, Refusal> {
     guard::check(request.headers(), request.uri()).map_err(Refusal::Foreign)?;
-    let path = request.uri().path();
-    let Some((name, key)) = mount_of(path) else {
-        return pages::answer(front, request.method(), path).await;
+    let Some((name, key)) = mount_of(request.uri().path()) else {
+        return pages::answer(front, &request.into_parts().0).await;
     };
     let _place = front.requests.take().ok_or(Refusal::TooManyRequests)?;
     let snapshot = front.broker.snapshot();

@@ -13,6 +13,7 @@ use super::start::{Footprint, StartCause, StartFailure, Started, bring_up};
 use crate::catalog;
 use crate::core::generation::Generation;
 use crate::core::lifecycle::{Effect, Event, LeaseLoss, Report};
+use crate::events::What;
 use crate::link::{HandshakeError, Link, Loss};
 use crate::ownership::{RootExit, Sweep, Tree};
 
@@ -219,6 +220,7 @@ impl Driver {
         match swept {
             Sweep::Empty { killed, .. } => {
                 tracing::info!(slot = %slot, %generation, killed, ms = took.as_millis(), "proved gone");
+                slot.tell(What::ProvedGone { instance: slot.named(generation.number()), killed, ms: millis(took) });
                 let Some(running) = self.running.take_if(|running| running.generation == generation) else { return };
                 if let Some(started) = &running.started {
                     // Whoever still waits for an answer of a tree that is gone waits for nothing.
@@ -239,6 +241,8 @@ impl Driver {
             }
             Sweep::Busy { survivors } => {
                 tracing::error!(slot = %slot, %generation, survivors = survivors.len(), "could not be proved gone");
+                let instance = slot.named(generation.number());
+                slot.tell(What::NotProved { instance, survivors: survivors.len(), ms: millis(took) });
                 let cleanup = Cleanup { ok: false, took, survivors: survivors.len() };
                 self.services.tally(&slot.key.backend, |tally| tally.last_cleanup = Some(cleanup));
                 slot.set_cleanup(generation, cleanup, survivors);
@@ -316,11 +320,16 @@ async fn watch_root(slot: Arc<Slot>, generation: Generation, started: Started, i
         slot.set_failure(StartFailure::new(generation, cause, started.link.stderr_tail()));
     }
     tracing::info!(slot = %slot, %generation, exit = %described(exit), "root ended");
+    slot.tell(What::RootExited { instance: slot.named(generation.number()), exit: described(exit) });
     slot.report(generation, Report::RootExited);
 }
 
 async fn await_last_words(link: &Link) {
     let _ = tokio::time::timeout(LAST_WORDS, link.drained()).await;
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 async fn sleep_until(at: Option<Instant>) {

@@ -11,9 +11,10 @@ use super::driver::Driver;
 use super::floor::{Floor, Occupancy};
 use super::instance::InstanceKey;
 use super::plan::Plan;
-use super::slot::{Cleanup, Name, Slot};
+use super::slot::{Cleanup, Name, Shared, Slot};
 use crate::core::admission::{AdmissionLimits, SlotNumber};
 use crate::core::lifecycle::PublicState;
+use crate::events::EventLog;
 use crate::ownership::{Cgroups, Journal, KeeperProgram, NoCgroups, Sweep};
 
 /// Bounds of the supervisor.
@@ -44,7 +45,6 @@ pub enum NoSlot {
 pub struct Supervisor {
     services: Arc<Services>,
     limits: SupervisorLimits,
-    epoch: Instant,
 }
 
 /// What every driver uses.
@@ -56,8 +56,7 @@ pub(super) struct Services {
     pub cgroups: Result<Cgroups, NoCgroups>,
     /// Everything that the supervisor runs; empty means that no slot and no tree is left.
     pub tracker: TaskTracker,
-    /// The places of all that runs.
-    pub floor: Arc<Floor>,
+    pub shared: Shared,
     registered: Mutex<Registered>,
 }
 
@@ -91,17 +90,18 @@ struct Registered {
 
 impl Supervisor {
     /// Blocks on the kernel for some milliseconds: it looks for a place for cgroups.
-    pub fn new(journal: Journal, keeper: KeeperProgram, limits: SupervisorLimits) -> Self {
+    pub fn new(journal: Journal, keeper: KeeperProgram, limits: SupervisorLimits, events: Arc<EventLog>) -> Self {
+        let admission = AdmissionLimits { live_max: limits.live_max, starts_max: limits.starts_max };
         let cgroups = Cgroups::find(journal.installation());
         let services = Services {
             journal,
             keeper,
             cgroups,
             tracker: TaskTracker::new(),
-            floor: Arc::new(Floor::new(AdmissionLimits { live_max: limits.live_max, starts_max: limits.starts_max })),
+            shared: Shared { floor: Arc::new(Floor::new(admission)), events, epoch: Instant::now() },
             registered: Mutex::default(),
         };
-        Self { services: Arc::new(services), limits, epoch: Instant::now() }
+        Self { services: Arc::new(services), limits }
     }
 
     /// The slot of a key, made if there is none. Starts nothing but the slot's own task.
@@ -131,8 +131,8 @@ impl Supervisor {
             number: SlotNumber(registered.last_number),
         };
         let high_water = self.services.journal.high_water(&key.backend);
-        let floor = self.services.floor.clone();
-        let slot = Arc::new(Slot::new(name, floor, plan(), high_water, inbox.clone(), self.epoch));
+        let shared = self.services.shared.clone();
+        let slot = Arc::new(Slot::new(name, shared, plan(), high_water, inbox.clone()));
         registered.slots.insert(key.clone(), slot.clone());
         let driver = Driver::new(slot.clone(), self.services.clone(), orders, inbox);
         self.services.tracker.spawn(driver.run());
@@ -153,7 +153,7 @@ impl Supervisor {
 
     /// How many run and wait to, of how many that may.
     pub fn occupancy(&self) -> Occupancy {
-        self.services.floor.occupancy()
+        self.services.shared.floor.occupancy()
     }
 
     /// What a backend's slots have done.
@@ -220,7 +220,7 @@ impl Services {
         let mut idle: Vec<_> = slots.into_iter().filter_map(|slot| Some((slot.idle_since()?, slot))).collect();
         idle.sort_by_key(|(since, _)| *since);
         for (_, slot) in idle {
-            if !self.floor.is_short() {
+            if !self.shared.floor.is_short() {
                 return;
             }
             // One that is used again by now is let be.

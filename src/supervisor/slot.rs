@@ -17,6 +17,7 @@ use crate::core::admission::SlotNumber;
 use crate::core::generation::{Generation, Mint, Stamped};
 use crate::core::lifecycle::{self, Effect, Event, LeaseId, PublicState, Refusal, Report, WaiterId};
 use crate::core::moment::Moment;
+use crate::events::{EventLog, Instance, What};
 use crate::link::{Caller, Link, Outcome};
 use crate::ownership::{Owner, ProcessId, Survivor};
 
@@ -33,10 +34,18 @@ pub struct Slot {
     pub id: String,
     /// Its name among those that share places.
     pub(super) number: SlotNumber,
-    floor: Arc<Floor>,
+    shared: Shared,
     state: Mutex<State>,
     orders: mpsc::UnboundedSender<Order>,
-    epoch: Instant,
+}
+
+/// What all slots have in common.
+#[derive(Clone, Debug)]
+pub(super) struct Shared {
+    pub floor: Arc<Floor>,
+    pub events: Arc<EventLog>,
+    /// Where the moments of all cores count from.
+    pub epoch: Instant,
 }
 
 #[derive(Debug)]
@@ -126,11 +135,10 @@ impl std::fmt::Display for Slot {
 impl Slot {
     pub(super) fn new(
         name: Name,
-        floor: Arc<Floor>,
+        shared: Shared,
         plan: Arc<Plan>,
         high_water: u64,
         orders: mpsc::UnboundedSender<Order>,
-        epoch: Instant,
     ) -> Self {
         let state = State {
             core: lifecycle::Slot::new(Mint::after(high_water)),
@@ -147,7 +155,7 @@ impl Slot {
             survivors: Vec::new(),
         };
         let Name { key, id, number } = name;
-        Self { key, id, number, floor, state: Mutex::new(state), orders, epoch }
+        Self { key, id, number, shared, state: Mutex::new(state), orders }
     }
 
     /// A lease at once, a place in the queue, or a refusal. `deadline` bounds the wait in the queue.
@@ -243,6 +251,7 @@ impl Slot {
         self.event(Event::Evict);
         if is_idle && self.view().state == PublicState::Stopping {
             tracing::info!(slot = %self, "idle, and stopped to make room for another");
+            self.tell(What::MadeRoom { instance: self.named(self.view().last_generation) });
         }
     }
 
@@ -255,7 +264,7 @@ impl Slot {
     fn admitted(self: &Arc<Self>) {
         let mut state = self.lock();
         // It may have vacated since, and have asked anew.
-        if !(state.core.is_admitting() && self.floor.holds(self.number)) {
+        if !(state.core.is_admitting() && self.shared.floor.holds(self.number)) {
             return;
         }
         let answers = self.step(&mut state, Event::Admitted, None);
@@ -314,7 +323,7 @@ impl Slot {
 
     /// The instant of a moment of the core, for timers.
     pub(super) fn instant(&self, moment: Moment) -> Instant {
-        self.epoch + Duration::from_millis(moment.0)
+        self.shared.epoch + Duration::from_millis(moment.0)
     }
 
     pub(super) fn event(self: &Arc<Self>, event: Event) {
@@ -345,8 +354,20 @@ impl Slot {
     /// Why the generation could not be started. The first reason counts: what is seen after it (an exit because stdin
     /// was closed, say) is its consequence.
     pub(super) fn set_failure(&self, failure: StartFailure) {
-        let mut state = self.lock();
+        self.note_failure(&mut self.lock(), failure);
+    }
+
+    fn start_ran_out(&self, state: &mut State) {
+        let Some(generation) = state.core.live() else { return };
+        let cause = StartCause::TimedOut(state.plan.limits.start);
+        let stderr = state.live.as_ref().map(|live| live.link.stderr_tail()).unwrap_or_default();
+        self.note_failure(state, StartFailure::new(generation, cause, stderr));
+    }
+
+    fn note_failure(&self, state: &mut State, failure: StartFailure) {
         if state.last_failure.as_ref().is_none_or(|known| known.generation < failure.generation) {
+            let (instance, kind) = (self.named(failure.generation), failure.kind());
+            self.tell(What::StartFailed { instance, kind });
             state.last_failure = Some(Arc::new(failure));
         }
     }
@@ -409,17 +430,22 @@ impl Slot {
                 let (id, answer) = match effect {
                     Effect::Grant(id, generation) => (id, self.granted(state, id, generation, &mut answers)),
                     Effect::Refuse(id, Refusal::QueueTimeout) if had_no_place => {
-                        (id, Err(Refused::NoPlace(self.floor.occupancy())))
+                        (id, Err(Refused::NoPlace(self.shared.floor.occupancy())))
                     }
-                    Effect::Refuse(id, refusal) => (id, Err(state.refused(refusal))),
+                    Effect::Refuse(id, refusal) => {
+                        if refusal == Refusal::StartTimeout {
+                            self.start_ran_out(state);
+                        }
+                        (id, Err(state.refused(refusal)))
+                    }
                     Effect::Admit => {
-                        if self.floor.ask(self) {
+                        if self.shared.floor.ask(self) {
                             next = Some(Event::Admitted);
                         }
                         continue;
                     }
                     Effect::Vacate => {
-                        answers.admitted.extend(self.floor.vacate(self.number));
+                        answers.admitted.extend(self.shared.floor.vacate(self.number));
                         continue;
                     }
                     other => {
@@ -441,7 +467,7 @@ impl Slot {
             }
             state.effects = effects;
         }
-        self.tell_the_floor(state, before, &mut answers);
+        self.tell_others(state, before, &mut answers);
         let wanted = state.core.next_wakeup();
         if wanted.is_some_and(|wanted| state.armed.is_none_or(|armed| wanted < armed)) {
             state.armed = wanted;
@@ -465,15 +491,29 @@ impl Slot {
         }
     }
 
-    /// What became of this slot may make room for another; and where somebody waits for room, an idle slot makes it.
-    fn tell_the_floor(&self, state: &State, before: PublicState, answers: &mut Answers) {
+    /// What became of this slot is news, and may make room for another; where somebody waits for room, an idle slot makes
+    /// it.
+    fn tell_others(&self, state: &State, before: PublicState, answers: &mut Answers) {
         let public = state.core.public_state();
         if public != before {
-            answers.admitted.extend(self.floor.note(self.number, public));
+            let number = state.core.live().map_or(state.core.high_water(), Generation::number);
+            let (from, to) = (before.as_str(), public.as_str());
+            self.tell(What::StateChanged { instance: self.named(number), from, to });
+            answers.admitted.extend(self.shared.floor.note(self.number, public));
         }
-        if self.floor.is_short() && (public != before || state.core.idle_since().is_some()) {
+        if self.shared.floor.is_short() && (public != before || state.core.idle_since().is_some()) {
             self.order(Order::MakeRoom);
         }
+    }
+
+    /// For whoever follows what happens.
+    pub(super) fn tell(&self, what: What) {
+        self.shared.events.record(what);
+    }
+
+    /// As events name it.
+    pub(super) fn named(&self, generation: u64) -> Instance {
+        Instance { backend: self.key.backend.clone(), id: self.id.clone(), generation }
     }
 
     fn order(&self, order: Order) {
@@ -482,7 +522,7 @@ impl Slot {
     }
 
     fn moment(&self, instant: Instant) -> Moment {
-        Moment(u64::try_from(instant.saturating_duration_since(self.epoch).as_millis()).unwrap_or(u64::MAX))
+        Moment(u64::try_from(instant.saturating_duration_since(self.shared.epoch).as_millis()).unwrap_or(u64::MAX))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -493,18 +533,11 @@ impl Slot {
 
 impl State {
     /// A refusal with what is known of its cause.
-    fn refused(&mut self, refusal: Refusal) -> Refused {
+    fn refused(&self, refusal: Refusal) -> Refused {
         let is_starting = self.core.public_state() == PublicState::Starting;
-        match (refusal, &self.live) {
+        if refusal == Refusal::QueueTimeout && is_starting {
             // The start goes on; only this call would not wait for it.
-            (Refusal::QueueTimeout, _) if is_starting => return Refused::StillStarting,
-            (Refusal::StartTimeout, live) => {
-                let cause = StartCause::TimedOut(self.plan.limits.start);
-                let stderr = live.as_ref().map(|live| live.link.stderr_tail()).unwrap_or_default();
-                let failure = self.core.live().map(|generation| StartFailure::new(generation, cause, stderr));
-                self.last_failure = failure.map(Arc::new);
-            }
-            _ => {}
+            return Refused::StillStarting;
         }
         let is_about_a_failure = matches!(
             refusal,
