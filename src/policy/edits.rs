@@ -11,6 +11,10 @@ struct Edit {
     with: String,
 }
 
+/// How far the replacements had come at some moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark(usize);
+
 /// Two replacements wanted overlapping parts of the text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Overlap;
@@ -20,9 +24,22 @@ impl Edits {
         self.0.push(Edit { span, with: with.into() });
     }
 
-    /// Replaces `span` as a whole: what was wanted inside it no longer counts.
-    pub fn replace_whole(&mut self, span: Range<usize>, with: impl Into<String>) {
-        self.0.retain(|edit| edit.span.end <= span.start || edit.span.start >= span.end);
+    pub fn mark(&self) -> Mark {
+        Mark(self.0.len())
+    }
+
+    /// Replaces `span` as a whole: what was wanted inside it since `mark` no longer counts. Nothing inside it was wanted
+    /// before; to look at all that was would take a time that grows with the square of their number.
+    pub fn replace_whole(&mut self, mark: Mark, span: Range<usize>, with: impl Into<String>) {
+        let mut kept = mark.0;
+        for at in mark.0..self.0.len() {
+            let edit = &self.0[at];
+            if edit.span.end <= span.start || edit.span.start >= span.end {
+                self.0.swap(kept, at);
+                kept += 1;
+            }
+        }
+        self.0.truncate(kept);
         self.replace(span, with);
     }
 
@@ -96,7 +113,7 @@ mod tests {
         assert_eq!(overlapping().apply("abcdefg"), Err(Overlap));
         assert_eq!(overlapping().apply_merged("abcdefg").unwrap(), "aXfg");
         let mut whole = overlapping();
-        whole.replace_whole(0..6, "Z");
+        whole.replace_whole(Mark(0), 0..6, "Z");
         assert_eq!(whole.apply("abcdefg").unwrap().unwrap(), "Zg");
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::rules::{ContentTypes, KeyRule, RuleSet, UriVerdict};
 use super::{PayloadKind, RuleFailure, inner, text};
-use crate::policy::edits::Edits;
+use crate::policy::edits::{Edits, Mark};
 use crate::policy::json::{self, Cursor, Malformed};
 
 /// Stands in for an item that a rule drops from a place where something must stand.
@@ -95,9 +95,9 @@ impl<'a> Walk<'a> {
     }
 
     fn whole_value(&mut self, area: Area) -> Result<(), Malformed> {
-        let start = self.json.at;
+        let (start, mark) = (self.json.at, self.edits.mark());
         if self.value(area)? == Fate::Dropped {
-            self.edits.replace_whole(start..self.json.end_before_space(), DROPPED_ITEM);
+            self.edits.replace_whole(mark, start..self.json.end_before_space(), DROPPED_ITEM);
         }
         Ok(())
     }
@@ -122,16 +122,16 @@ impl<'a> Walk<'a> {
         let mut is_any_kept = false;
         let mut previous_end = self.json.at;
         while more {
-            let start = self.json.at;
+            let (start, mark) = (self.json.at, self.edits.mark());
             let fate = self.value(area)?;
             let end = self.json.end_before_space();
             more = self.json.next(b']')?;
             // A dropped item takes one comma with it: the one before it, or the one after it while nothing is kept yet.
             match fate {
                 Fate::Stays => is_any_kept = true,
-                Fate::Dropped if is_any_kept => self.edits.replace_whole(previous_end..end, ""),
-                Fate::Dropped if more => self.edits.replace_whole(start..self.json.at, ""),
-                Fate::Dropped => self.edits.replace_whole(start..end, ""),
+                Fate::Dropped if is_any_kept => self.edits.replace_whole(mark, previous_end..end, ""),
+                Fate::Dropped if more => self.edits.replace_whole(mark, start..self.json.at, ""),
+                Fate::Dropped => self.edits.replace_whole(mark, start..end, ""),
             }
             previous_end = end;
         }
@@ -140,11 +140,11 @@ impl<'a> Walk<'a> {
 
     /// `lends_uris`: the object is the `resource` of another, whose `type` decides about its URIs.
     fn object(&mut self, area: Area, lends_uris: bool) -> Result<Fate, Malformed> {
-        let deferred_before = self.deferred.len();
+        let before = (self.deferred.len(), self.edits.mark());
         let mut seen = Seen::default();
         let outcome = self.members(area, &mut seen);
         // After a fault too: of a text that breaks off, what was seen is redacted all the same.
-        let fate = self.settle(deferred_before, &seen, lends_uris)?;
+        let fate = self.settle(before, &seen, lends_uris)?;
         outcome.map(|()| fate)
     }
 
@@ -239,7 +239,12 @@ impl<'a> Walk<'a> {
     }
 
     /// Decides about the members of a closed object that had to wait.
-    fn settle(&mut self, deferred_before: usize, seen: &Seen<'a>, lends_uris: bool) -> Result<Fate, Malformed> {
+    fn settle(
+        &mut self,
+        (deferred_before, mark): (usize, Mark),
+        seen: &Seen<'a>,
+        lends_uris: bool,
+    ) -> Result<Fate, Malformed> {
         let mut fate = Fate::Stays;
         if self.deferred.len() == deferred_before {
             return Ok(fate);
@@ -251,7 +256,7 @@ impl<'a> Walk<'a> {
                         .named
                         .filter(|_| !matches!(self.json.text().get(span.clone()), Some("true" | "false" | "null")))
                     {
-                        self.edits.replace_whole(span, rule.replacement.as_str());
+                        self.edits.replace_whole(mark, span, rule.replacement.as_str());
                     }
                 }
                 Deferred::Data(span) => {
