@@ -30,6 +30,9 @@ const LEFTOVERS_AGAIN: Duration = Duration::from_secs(5);
 /// Slots kept at the same time, stopped ones included. Far more browsers than a workstation can run; it bounds what a
 /// client that opens sessions without end can make the broker remember.
 const SLOTS_MAX: usize = 1024;
+/// Slots that an operator has set aside without a proof. Each holds processes that nobody could end; who needs more has
+/// to solve that first.
+const SET_ASIDE_MAX: usize = 16;
 /// Between two looks for sessions whose time has come.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
 /// After the last call has ended, answers under way have this long to reach their clients.
@@ -81,7 +84,7 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
     })?;
     let address = listener.local_addr().context("learn the address listened on")?;
 
-    let limits = SupervisorLimits { slots_max: SLOTS_MAX };
+    let limits = SupervisorLimits { slots_max: SLOTS_MAX, set_aside_max: SET_ASIDE_MAX };
     let budget = shutdown_budget(&snapshot);
     let supervisor = Arc::new(Supervisor::new(journal, KeeperProgram::own(), limits));
     if let Some(reason) = supervisor.cgroups_missing() {

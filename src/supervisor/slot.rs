@@ -1,5 +1,7 @@
 //! The shared side of a slot: leases, waiters, cancellation, and what status shows.
 
+mod ending;
+
 use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
 use std::pin::Pin;
@@ -7,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::driver::Order;
 use super::instance::InstanceKey;
@@ -18,6 +20,9 @@ use crate::core::lifecycle::{self, Effect, Event, LeaseId, PublicState, Refusal,
 use crate::core::moment::Moment;
 use crate::link::{Caller, Link, Outcome};
 use crate::ownership::{Owner, ProcessId, Survivor};
+use ending::Attempts;
+
+pub use ending::{Ended, Unproved};
 
 /// The place for at most one process tree of a backend in a scope.
 ///
@@ -30,6 +35,8 @@ pub struct Slot {
     state: Mutex<State>,
     orders: mpsc::UnboundedSender<Order>,
     epoch: Instant,
+    /// Told when the public state has changed or a look at a tree is over.
+    turned: Notify,
 }
 
 #[derive(Debug)]
@@ -39,6 +46,8 @@ struct State {
     /// Set when the registry has forgotten the slot: a caller that still holds it looks again.
     is_forgotten: bool,
     is_retired: bool,
+    /// Set when an operator has given its place to another slot although it is not proved empty.
+    is_set_aside: bool,
     last_waiter: u64,
     waiting: HashMap<WaiterId, Waiting>,
     live: Option<Live>,
@@ -48,6 +57,7 @@ struct State {
     last_failure: Option<Arc<StartFailure>>,
     last_cleanup: Option<Cleanup>,
     survivors: Vec<Survivor>,
+    attempts: Option<Attempts>,
 }
 
 #[derive(Debug)]
@@ -83,7 +93,7 @@ pub enum Acquired {
     Now(Granted),
     Later(Waiter),
     Refused(Refused),
-    /// The slot was forgotten in this moment: ask the registry for a new one.
+    /// The slot was forgotten or set aside in this moment: ask the registry for a new one.
     Forgotten,
 }
 
@@ -173,6 +183,9 @@ pub struct SlotView {
     pub owner: Option<Owner>,
     pub last_cleanup: Option<Cleanup>,
     pub survivors: Vec<Survivor>,
+    /// What was tried so far, in `cleanup_failed`.
+    pub unproved: Option<Unproved>,
+    pub is_set_aside: bool,
     pub last_failure: Option<Arc<StartFailure>>,
     /// Tools of the running server whose definition is not the catalog's.
     pub drifted: Arc<BTreeSet<String>>,
@@ -201,6 +214,7 @@ impl Slot {
             plan,
             is_forgotten: false,
             is_retired: false,
+            is_set_aside: false,
             last_waiter: 0,
             waiting: HashMap::new(),
             live: None,
@@ -209,14 +223,15 @@ impl Slot {
             last_failure: None,
             last_cleanup: None,
             survivors: Vec::new(),
+            attempts: None,
         };
-        Self { id, key, state: Mutex::new(state), orders, epoch }
+        Self { id, key, state: Mutex::new(state), orders, epoch, turned: Notify::new() }
     }
 
     /// A lease at once, a place in the queue, or a refusal. `deadline` bounds the wait in the queue.
     pub fn acquire(self: &Arc<Self>, caller: Caller, deadline: Instant) -> Acquired {
         let mut state = self.lock();
-        if state.is_forgotten {
+        if state.is_forgotten || state.is_set_aside {
             return Acquired::Forgotten;
         }
         state.last_waiter += 1;
@@ -319,6 +334,8 @@ impl Slot {
             owner: state.live.as_ref().map(|live| live.owner),
             last_cleanup: state.last_cleanup,
             survivors: state.survivors.clone(),
+            unproved: state.unproved(now),
+            is_set_aside: state.is_set_aside,
             last_failure: state.last_failure.clone(),
             drifted: state.live.as_ref().map(|live| live.drifted.clone()).unwrap_or_default(),
             given_up: state.live.as_ref().map_or(0, |live| live.link.given_up()),
@@ -431,7 +448,11 @@ impl Slot {
         mut own: Option<(WaiterId, &mut Option<Answer>)>,
     ) -> Answers {
         let mut effects = std::mem::take(&mut state.effects);
-        state.core.step(self.now(), event, &state.plan.limits, &mut effects);
+        let (before, now) = (state.phase(), self.now());
+        state.core.step(now, event, &state.plan.limits, &mut effects);
+        if state.phase() != before {
+            self.turned.notify_waiters();
+        }
         let mut answers = Answers::default();
         for effect in effects.drain(..) {
             let (id, answer) = match effect {
@@ -447,6 +468,7 @@ impl Slot {
                 }
                 Effect::Refuse(id, refusal) => (id, Err(state.refused(refusal))),
                 other => {
+                    state.attempts = Attempts::counting(state.attempts, other, now);
                     self.order(Order::Do(other));
                     continue;
                 }
