@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::broker::Broker;
 use crate::exit::{Exit, Failure};
-use crate::front::{Front, Sessions};
+use crate::front::{AdminToken, Front, Sessions};
 use crate::ownership::{Journal, KeeperProgram, become_subreaper, drop_clean_pages};
 use crate::snapshot::{self, Backend, Snapshot};
 use crate::supervisor::{Supervisor, SupervisorLimits};
@@ -51,6 +51,11 @@ pub fn serve(config: &Path) -> anyhow::Result<Exit> {
     exit
 }
 
+/// What lets a command, or any other client, ask `/admin/mcp`.
+pub fn admin_token_path(state_dir: &Path) -> PathBuf {
+    state_dir.join("admin.token")
+}
+
 /// One thread unless the configuration says otherwise: the relay is a few microseconds a call, and hops between
 /// threads cost more than a second one brings (`docs/benchmarks.md`).
 fn runtime(worker_threads: Option<usize>) -> io::Result<tokio::runtime::Runtime> {
@@ -73,6 +78,9 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
     let journal = Journal::open(&server.state_dir).map_err(|e| Failure::new(Exit::NotSo, e.to_string()))?;
     let sessions = Sessions::open(&server.state_dir, server.session_ttl, server.sessions_max)
         .with_context(|| format!("read the sessions in `{}`", server.state_dir.display()))?;
+    let token = admin_token_path(&server.state_dir);
+    let admin_token =
+        AdminToken::open(&token).with_context(|| format!("read the token of operators in `{}`", token.display()))?;
     let listener = crate::front::bind(server.listen).await.map_err(|e| {
         Failure::new(
             Exit::NotSo,
@@ -92,7 +100,7 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
     }
     let broker = Arc::new(Broker::new(snapshot, supervisor.clone()));
     let shutdown = CancellationToken::new();
-    let front = Arc::new(Front::new(broker.clone(), sessions, shutdown.clone()));
+    let front = Arc::new(Front::new(broker.clone(), sessions, admin_token, shutdown.clone()));
 
     broker.readiness.set(vec!["looking for processes that an earlier broker left".into()]);
     // Before anybody is answered: clients that connect meanwhile wait a moment, which is better than to be refused.

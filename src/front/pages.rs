@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::{Method, Response, StatusCode};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::respond::{self, Refusal};
 use super::serve::Front;
@@ -26,13 +26,17 @@ pub(super) async fn answer(front: &Arc<Front>, method: &Method, path: &str) -> R
         "/ready" => ready(front),
         "/" => respond::page(StatusCode::OK, TEXT, mounts(front)),
         _ => {
-            let counts = json!({
-                "sessions": front.sessions.len(), "sessions_max": front.sessions.max(),
-                "listening": front.listeners.taken(), "requests": front.requests.taken(),
-            });
-            let status = front.broker.status(counts).await;
+            let status = front.broker.status(counts(front)).await;
             respond::page(StatusCode::OK, JSON, status.to_string())
         }
+    })
+}
+
+/// What the front adds to the totals of the status.
+pub(super) fn counts(front: &Front) -> Value {
+    json!({
+        "sessions": front.sessions.len(), "sessions_max": front.sessions.max(),
+        "listening": front.listeners.taken(), "requests": front.requests.taken(),
     })
 }
 
