@@ -5,7 +5,7 @@ mod service_manager;
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 use crate::broker::Broker;
 use crate::events::{EventLog, What};
 use crate::exit::{Exit, Failure};
-use crate::front::{Front, Sessions};
+use crate::front::{AdminToken, Front, Sessions};
 use crate::ownership::{Journal, KeeperProgram, become_subreaper, drop_clean_pages};
 use crate::snapshot::{self, Backend, Snapshot};
 use crate::supervisor::{Slot, Supervisor, SupervisorLimits};
@@ -34,6 +34,9 @@ const LEFTOVERS_AGAIN: Duration = Duration::from_secs(5);
 /// Slots kept at the same time, stopped ones included. Far more browsers than a workstation can run; it bounds what a
 /// client that opens sessions without end can make the broker remember.
 const SLOTS_MAX: usize = 1024;
+/// Slots that an operator has set aside without a proof. Each holds processes that nobody could end; who needs more has
+/// to solve that first.
+const SET_ASIDE_MAX: usize = 16;
 /// Between two looks for sessions whose time has come.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
 /// After the last call has ended, answers under way have this long to reach their clients.
@@ -53,6 +56,11 @@ pub fn serve(config: &Path) -> anyhow::Result<Exit> {
     // What still blocks (a file on a dead mount) must not keep the exit code from whoever waits for it.
     runtime.shutdown_timeout(FAREWELL);
     exit
+}
+
+/// What lets a command, or any other client, ask `/admin/mcp`.
+pub fn admin_token_path(state_dir: &Path) -> PathBuf {
+    state_dir.join("admin.token")
 }
 
 /// One thread unless the configuration says otherwise: the relay is a few microseconds a call, and hops between
@@ -77,6 +85,9 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
     let journal = Journal::open(&server.state_dir).map_err(|e| Failure::new(Exit::NotSo, e.to_string()))?;
     let sessions = Sessions::open(&server.state_dir, server.session_ttl, server.sessions_max)
         .with_context(|| format!("read the sessions in `{}`", server.state_dir.display()))?;
+    let token = admin_token_path(&server.state_dir);
+    let admin_token =
+        AdminToken::open(&token).with_context(|| format!("read the token of operators in `{}`", token.display()))?;
     let listener = crate::front::bind(server.listen).await.map_err(|e| {
         Failure::new(
             Exit::NotSo,
@@ -90,7 +101,7 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
 
     let (live_max, starts_max) = (server.live_instances_max, server.concurrent_starts_max);
     let events = Arc::new(EventLog::new(epoch()));
-    let limits = SupervisorLimits { slots_max: SLOTS_MAX, live_max, starts_max };
+    let limits = SupervisorLimits { slots_max: SLOTS_MAX, live_max, starts_max, set_aside_max: SET_ASIDE_MAX };
     let budget = shutdown_budget(&snapshot);
     let supervisor = Arc::new(Supervisor::new(journal, KeeperProgram::own(), limits, events.clone()));
     if let Some(reason) = supervisor.cgroups_missing() {
@@ -98,7 +109,7 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
     }
     let broker = Arc::new(Broker::new(snapshot, supervisor.clone(), events.clone()));
     let shutdown = CancellationToken::new();
-    let front = Arc::new(Front::new(broker.clone(), sessions, shutdown.clone()));
+    let front = Arc::new(Front::new(broker.clone(), sessions, admin_token, shutdown.clone()));
 
     broker.readiness.set(vec!["looking for processes that an earlier broker left".into()]);
     // Before anybody is answered: clients that connect meanwhile wait a moment, which is better than to be refused.

@@ -3,7 +3,9 @@
 //! A request takes the snapshot once, at the front, and it is passed down from there (invariant 9). A call is a small
 //! state machine that the front polls: queued, running, ended; dropping it is what a client's going away means.
 
+pub mod admin;
 mod call;
+mod evidence;
 mod fault;
 mod metrics;
 mod status;

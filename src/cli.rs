@@ -5,6 +5,7 @@ mod capture;
 mod check;
 mod client;
 mod decide;
+mod ending;
 mod events;
 mod probe;
 mod status;
@@ -66,6 +67,18 @@ enum Command {
         #[command(flatten)]
         broker: BrokerArgs,
     },
+    /// Stop one instance of a backend or all, once their calls are done, and wait for the proof.
+    #[command(after_help = "Examples:\n  lazy-mcp stop playwright\n  lazy-mcp stop playwright/ab12cd34ef56")]
+    Stop(ending::StopArgs),
+    /// Look again at instances in cleanup_failed, kill what is left, and unlock what is proved gone.
+    ///
+    /// What cannot be proved gone is shown with the processes that are left and why. With --force one instance is set
+    /// aside: the next call starts a new generation beside it, while it stays cleanup_failed in the status, is looked
+    /// at on and on, and goes when it is proved gone. The exit code is 5 until then.
+    #[command(
+        after_help = "Examples:\n  lazy-mcp recover playwright\n  lazy-mcp recover playwright/ab12cd34ef56\n  lazy-mcp recover playwright/ab12cd34ef56 --force"
+    )]
+    Recover(ending::RecoverArgs),
     /// Call a tool through the broker, which starts its server if need be.
     #[command(
         after_help = "Examples:\n  lazy-mcp call playwright browser_navigate url=http://localhost:3000\n  lazy-mcp call playwright browser_tabs --json '{\"action\":\"list\"}'"
@@ -135,6 +148,15 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Check { json } => check::run(&config()?, json),
         Command::Status { json, broker } => status::run(&base_url(&broker, config)?, json),
         Command::Events { follow, json, broker } => events::run(&base_url(&broker, config)?, follow, json),
+        Command::Stop(args) => {
+            let token = token_file(&args.operator, config)?;
+            ending::stop(&base_url(&args.operator.broker, config)?, &token, &args)
+        }
+        Command::Recover(args) => {
+            args.check()?;
+            let token = token_file(&args.operator, config)?;
+            ending::recover(&base_url(&args.operator.broker, config)?, &token, &args)
+        }
         Command::Call(args) => call::run(&base_url(&args.broker, config)?, &args),
         Command::Catalog(CatalogCommand::Capture { backend }) => capture::run(&config()?, &backend),
         Command::Catalog(CatalogCommand::Enable { backend, tool }) => {
@@ -197,6 +219,17 @@ fn base_url(broker: &BrokerArgs, config: impl FnOnce() -> anyhow::Result<PathBuf
             Ok(path) => Ok(url_of(&crate::config::load_alone(&path)?)),
             Err(_) => Ok(format!("http://{DEFAULT_LISTEN}")),
         },
+    }
+}
+
+/// Where the token of the broker is that the configuration is of.
+fn token_file(
+    operator: &ending::OperatorArgs,
+    config: impl FnOnce() -> anyhow::Result<PathBuf>,
+) -> anyhow::Result<PathBuf> {
+    match &operator.token_file {
+        Some(path) => Ok(path.clone()),
+        None => Ok(crate::app::admin_token_path(&crate::config::load_alone(&config()?)?.server.state_dir)),
     }
 }
 

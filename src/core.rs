@@ -8,3 +8,4 @@ pub mod launch;
 pub mod lifecycle;
 pub mod moment;
 pub mod restart;
+pub mod survivor;

@@ -68,6 +68,11 @@ pub enum What {
         survivors: usize,
         ms: u64,
     },
+    /// An operator has unlocked the place of an instance that is not proved gone; it is looked for on and on.
+    SetAside {
+        #[serde(flatten)]
+        instance: Instance,
+    },
     /// An idle instance was stopped, because another needed its place.
     MadeRoom {
         #[serde(flatten)]
@@ -87,6 +92,7 @@ impl What {
             Self::RootExited { .. } => "root_exited",
             Self::ProvedGone { .. } => "proved_gone",
             Self::NotProved { .. } => "not_proved",
+            Self::SetAside { .. } => "set_aside",
             Self::MadeRoom { .. } => "made_room",
         }
     }
@@ -100,6 +106,7 @@ impl What {
             | Self::RootExited { instance, .. }
             | Self::ProvedGone { instance, .. }
             | Self::NotProved { instance, .. }
+            | Self::SetAside { instance }
             | Self::MadeRoom { instance } => Some(instance),
         }
     }

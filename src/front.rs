@@ -3,6 +3,7 @@
 //!
 //! Streamable HTTP by MCP 2025-11-25 and 2026-07-28, `transports`.
 
+mod admin;
 mod body;
 mod events;
 mod guard;
@@ -17,5 +18,6 @@ mod session;
 mod stream;
 mod token;
 
+pub use admin::AdminToken;
 pub use serve::{Front, bind, serve};
 pub use session::Sessions;

@@ -17,6 +17,7 @@
 
 mod cgroup;
 mod children;
+mod circumstances;
 mod footprint;
 pub mod instance_dir;
 pub mod journal;

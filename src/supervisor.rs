@@ -16,6 +16,6 @@ mod start;
 pub use floor::Occupancy;
 pub use instance::{InstanceKey, ScopeKey};
 pub use plan::Plan;
-pub use registry::{NoSlot, Supervisor, SupervisorLimits, Tally};
-pub use slot::{Acquired, Cleanup, Granted, Lease, Refused, Slot, SlotView, Waiter};
+pub use registry::{NoSlot, NotSetAside, Supervisor, SupervisorLimits, Tally};
+pub use slot::{Acquired, Cleanup, Ended, Granted, Lease, Refused, Slot, SlotView, Unproved, Waiter};
 pub use start::{StartCause, StartFailure};

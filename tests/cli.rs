@@ -122,7 +122,7 @@ fn wrong_usage_is_another_code() {
 #[test]
 fn help_and_version_are_there() {
     for (args, said) in [
-        (&["--help"][..], &["serve", "check", "status", "call", "catalog", "probe", "--config"][..]),
+        (&["--help"][..], &["serve", "check", "status", "stop", "recover", "call", "catalog", "probe", "--config"][..]),
         (&["call", "--help"], &["BACKEND", "TOOL"]),
         (&["--version"], &[env!("CARGO_PKG_VERSION")]),
     ] {

@@ -67,7 +67,7 @@ impl Fault {
             Refusal::CleanupFailed => Self::new(
                 "cleanup_failed",
                 format!(
-                    "Processes of an earlier run of '{backend}' could not be proved gone, so it is not started again. An operator can look with `lazy-mcp status`."
+                    "Processes of an earlier run of '{backend}' could not be proved gone, so it is not started again. An operator can see which and why with `lazy-mcp status`, and have it looked at again with `lazy-mcp recover {backend}`."
                 ),
             ),
             Refusal::Retired => Self::new(

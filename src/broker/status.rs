@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 
 use super::Broker;
+use super::evidence::{Evidence, SurvivorSeen};
 use crate::core::lifecycle::PublicState;
 use crate::events::timestamp;
 use crate::ownership::Owner;
@@ -59,6 +60,9 @@ pub(super) struct Seen {
     pub view: SlotView,
     pub processes: usize,
     pub rss_bytes: u64,
+    pub survivors: Vec<SurvivorSeen>,
+    /// Of one in `cleanup_failed`.
+    pub evidence: Option<Evidence>,
 }
 
 impl Broker {
@@ -128,21 +132,29 @@ pub(super) fn look(slots: &[std::sync::Arc<Slot>]) -> BTreeMap<String, Vec<Seen>
     let table = ProcessTable::read().unwrap_or_default();
     let mut seen: BTreeMap<String, Vec<Seen>> = BTreeMap::new();
     for slot in slots {
+        seen.entry(slot.key.backend.to_string()).or_default().push(Seen::look(slot, &table));
+    }
+    seen
+}
+
+impl Seen {
+    /// Blocks on `/proc` for some microseconds a survivor.
+    pub(super) fn look(slot: &Slot, table: &ProcessTable) -> Self {
         let view = slot.view();
         // A keeper that is gone has left its tree to the broker: then only the last sweep knows who is in it.
         let keeper = view.keeper.and_then(|keeper| table.get(keeper));
         let owned: Vec<&Process> = keeper.map(|keeper| table.descendants(keeper.pid)).unwrap_or_default();
         let survivors = if keeper.is_none() { view.survivors.len() } else { 0 };
-        let seen_slot = Seen {
+        Self {
             id: slot.id.clone(),
             scope_key_hash: slot.key.scope_key_hash(),
             processes: owned.len() + survivors,
             rss_bytes: owned.iter().map(|process| process.rss_bytes).sum(),
+            survivors: view.survivors.iter().map(SurvivorSeen::look).collect(),
+            evidence: Evidence::of(slot, &view, keeper.is_none()),
             view,
-        };
-        seen.entry(slot.key.backend.to_string()).or_default().push(seen_slot);
+        }
     }
-    seen
 }
 
 fn backend_status(backend: &Backend, tally: Tally, instances: &[Seen]) -> Value {
@@ -180,11 +192,6 @@ fn backend_status(backend: &Backend, tally: Tally, instances: &[Seen]) -> Value 
 
 fn instance_status(seen: &Seen) -> Value {
     let view = &seen.view;
-    let survivors: Vec<Value> = view
-        .survivors
-        .iter()
-        .map(|survivor| json!({"pid": survivor.pid, "start_time": survivor.start_time, "name": survivor.comm, "state": survivor.state}))
-        .collect();
     let now = SystemTime::now();
     json!({
         "id": seen.id,
@@ -201,7 +208,9 @@ fn instance_status(seen: &Seen) -> Value {
         "owned_processes": seen.processes,
         "rss_bytes": seen.rss_bytes,
         "last_cleanup": view.last_cleanup.map(cleanup_status),
-        "survivors": survivors,
+        "survivors": seen.survivors,
+        "cleanup": seen.evidence,
+        "set_aside": view.is_set_aside,
         "last_failure": view.last_failure.as_ref().map(|failure| json!({
             "at": timestamp(failure.at), "kind": failure.kind(), "generation": failure.generation,
             "cause": failure.cause.to_string(),
@@ -215,6 +224,6 @@ fn cleanup_status(cleanup: Cleanup) -> Value {
     json!({"ok": cleanup.ok, "ms": ms(cleanup.took), "survivors": cleanup.survivors})
 }
 
-fn ms(duration: Duration) -> u64 {
+pub(super) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

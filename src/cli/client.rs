@@ -1,8 +1,10 @@
 //! The command line as a client of a running broker.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use reqwest::StatusCode;
 use rmcp::model::{CallToolRequestParams, CallToolResult};
 use rmcp::service::{RoleClient, RunningService};
 use rmcp::transport::StreamableHttpClientTransport;
@@ -52,6 +54,56 @@ impl Session {
         // An error means that the connection is gone already.
         let _ = self.running.cancel().await;
         until_stopped(&self.base, |name| name == self.backend).await;
+    }
+}
+
+/// A conversation with the broker itself, as its operator. End it with `close`.
+pub(super) struct Admin {
+    running: RunningService<RoleClient, ()>,
+}
+
+impl Admin {
+    /// `token` is the file that the broker made in its state directory.
+    pub async fn open(base: &str, token: &Path) -> anyhow::Result<Self> {
+        // Told apart from a broker that does not know us.
+        status(base).await?;
+        let shown = token.display();
+        let known = std::fs::read_to_string(token).map_err(|e| {
+            let hint = "run as the user of the broker, or name the token of this broker with --token-file";
+            Failure::new(Exit::NotSo, format!("failed to read the broker's token in `{shown}`: {e}; {hint}"))
+        })?;
+        let url = format!("{base}/admin/mcp");
+        // What `rmcp` says of a 401 is about OAuth.
+        let asked = http()?.get(&url).timeout(PAGE_TIMEOUT).bearer_auth(known.trim()).send().await;
+        match asked.map_err(|e| not_reached(base, &root_cause(&e)))?.status() {
+            StatusCode::UNAUTHORIZED => {
+                let why =
+                    format!("the broker at {base} refuses the token in `{shown}`; name its own with --token-file");
+                return Err(Failure::new(Exit::NotSo, why).into());
+            }
+            StatusCode::METHOD_NOT_ALLOWED => {}
+            other => return Err(not_reached(base, &format!("{url} answers {other}, so it is another version"))),
+        }
+        let config = StreamableHttpClientTransportConfig::with_uri(url).auth_header(known.trim());
+        let transport = StreamableHttpClientTransport::with_client(http()?, config);
+        let running = ().serve(transport).await.map_err(|e| not_reached(base, &format!("no session with it: {e}")))?;
+        Ok(Self { running })
+    }
+
+    /// Asks for one thing; what comes back is structured.
+    pub async fn ask(&self, tool: &'static str, arguments: serde_json::Map<String, Value>) -> anyhow::Result<Value> {
+        let params = CallToolRequestParams::new(tool).with_arguments(arguments);
+        let result = self.running.call_tool(params).await.context("the connection to the broker broke")?;
+        if result.is_error == Some(true) {
+            let said = result.content.iter().find_map(|block| Some(block.as_text()?.text.clone()));
+            return Err(Failure::new(Exit::NotSo, said.unwrap_or_else(|| format!("{tool} failed"))).into());
+        }
+        result.structured_content.context("the broker's answer has no content")
+    }
+
+    pub async fn close(self) {
+        // An error means that the connection is gone already.
+        let _ = self.running.cancel().await;
     }
 }
 

@@ -85,21 +85,48 @@ fn describe_instance(instance: &Value) -> String {
     let cleanup = &instance["last_cleanup"];
     if cleanup["ok"] == true {
         text += &format!("; last stop proved in {} ms", cleanup["ms"]);
-    } else if cleanup["ok"] == false {
+    } else if cleanup["ok"] == false && instance["cleanup"].is_null() {
         text += &format!("; CLEANUP NOT PROVED, {} survivors", cleanup["survivors"]);
     }
     if let Some(cause) = instance["last_failure"]["cause"].as_str() {
         text += &format!("\n    last failed start (generation {}): {cause}", instance["last_failure"]["generation"]);
     }
+    text += &describe_cleanup(instance);
     for survivor in instance["survivors"].as_array().into_iter().flatten() {
-        text += &format!(
-            "\n    pid {} {} (state {})",
-            survivor["pid"],
-            text_of(&survivor["name"]),
-            text_of(&survivor["state"])
-        );
+        text += &format!("\n  {}", describe_survivor(survivor));
+    }
+    if let Some(command) = instance["cleanup"]["command"].as_str() {
+        text += &format!("\n    once that is solved: {command}");
     }
     text
+}
+
+/// What was tried, of an instance in `cleanup_failed`.
+fn describe_cleanup(instance: &Value) -> String {
+    let cleanup = &instance["cleanup"];
+    let Some(attempts) = cleanup["attempts"].as_u64() else { return String::new() };
+    let next = match cleanup["next_attempt_in_ms"].as_u64() {
+        Some(ms) => format!("the next is in {} s", ms.div_ceil(1000)),
+        None => "one is under way".to_owned(),
+    };
+    let set_aside = if instance["set_aside"] == true { "SET ASIDE, and " } else { "" };
+    format!(
+        "\n    {set_aside}not proved gone since {} after {attempts} attempts, the last at {}; {next}\n    {}; tried: {}",
+        text_of(&instance["since"]),
+        text_of(&cleanup["last_attempt_at"]),
+        text_of(&cleanup["finding"]),
+        text_of(&cleanup["means"]),
+    )
+}
+
+pub(super) fn describe_survivor(survivor: &Value) -> String {
+    format!(
+        "  pid {} {} (state {}): {}",
+        survivor["pid"],
+        text_of(&survivor["name"]),
+        text_of(&survivor["state"]),
+        text_of(&survivor["explanation"]),
+    )
 }
 
 fn text_of(value: &Value) -> &str {

@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{Method, Response, StatusCode};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::respond::{self, Refusal};
 use super::serve::Front;
@@ -34,13 +34,17 @@ pub(super) async fn answer(front: &Arc<Front>, request: &Parts) -> Result<Respon
         }
         "/" => respond::page(StatusCode::OK, TEXT, mounts(front)),
         _ => {
-            let counts = json!({
-                "sessions": front.sessions.len(), "sessions_max": front.sessions.max(),
-                "listening": front.listeners.taken(), "requests": front.requests.taken(),
-            });
-            let status = front.broker.status(counts).await;
+            let status = front.broker.status(counts(front)).await;
             respond::page(StatusCode::OK, JSON, status.to_string())
         }
+    })
+}
+
+/// What the front adds to the totals of the status.
+pub(super) fn counts(front: &Front) -> Value {
+    json!({
+        "sessions": front.sessions.len(), "sessions_max": front.sessions.max(),
+        "listening": front.listeners.taken(), "requests": front.requests.taken(),
     })
 }
 

@@ -32,8 +32,7 @@ pub(super) async fn answer(
 ) -> Result<Response<Body>, Refusal> {
     let (head, body) = request.into_parts();
     let headers = &head.headers;
-    let is_json = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(is_json_type);
-    if !is_json {
+    if !has_json(headers) {
         return Err(Refusal::WrongContentType);
     }
     let accepts = accepts(headers).ok_or(Refusal::NotAcceptable)?;
@@ -69,7 +68,7 @@ pub(super) fn one(message: Pieces, accepts: Accepts) -> Response<Body> {
     if accepts.json { respond::message(message) } else { respond::events(stream::of_message(message)) }
 }
 
-async fn read(body: Body, max: usize) -> Result<Bytes, Refusal> {
+pub(super) async fn read(body: Body, max: usize) -> Result<Bytes, Refusal> {
     match Limited::new(body, max).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(e) if e.is::<LengthLimitError>() => Err(Refusal::BodyTooLarge(max)),
@@ -93,6 +92,10 @@ fn is_modern(headers: &HeaderMap, message: &Message<'_>) -> bool {
     }
     let Some(Ok([Some(meta_object)])) = params.map(|params| members(params, ["_meta"])) else { return false };
     matches!(members(meta_object, [meta::PROTOCOL_VERSION]), Ok([Some(version)]) if string(version).is_some())
+}
+
+pub(super) fn has_json(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(is_json_type)
 }
 
 fn is_json_type(value: &str) -> bool {

@@ -1,15 +1,16 @@
 //! The one place that chooses a status: everything the broker says over HTTP is made here.
 
 use axum::body::Body;
-use axum::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE};
 use axum::http::{HeaderName, HeaderValue, Response, StatusCode};
 use bytes::Bytes;
 use serde_json::json;
 
+use super::admin::Unauthorized;
 use super::body;
 use super::guard::Foreign;
 use crate::broker::Reply;
-use crate::protocol::error::{METHOD_NOT_FOUND, RpcError, SESSION_NOT_FOUND, shown};
+use crate::protocol::error::{INVALID_REQUEST, METHOD_NOT_FOUND, RpcError, SESSION_NOT_FOUND, shown};
 use crate::protocol::raw::Pieces;
 use crate::protocol::version::{Era, supported};
 
@@ -21,6 +22,7 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 #[derive(Debug)]
 pub(super) enum Refusal {
     Foreign(Foreign),
+    Unauthorized(Unauthorized),
     NoSuchPath,
     NoSuchBackend(String),
     BadScopeKey,
@@ -48,6 +50,7 @@ pub(super) fn refusal(refusal: Refusal) -> Response<Body> {
     let invalid = |why: String| RpcError::invalid_request(&why);
     let (status, error, id) = match refusal {
         Refusal::Foreign(Foreign(why)) => (S::FORBIDDEN, RpcError::new(-32600, why), None),
+        Refusal::Unauthorized(why) => return unauthorized(why),
         Refusal::NoSuchPath => (S::NOT_FOUND, invalid("no such path; backends are at /{backend}/mcp".into()), None),
         Refusal::NoSuchBackend(name) => {
             (S::NOT_FOUND, invalid(format!("no backend '{}' is served here; see /status", shown(&name))), None)
@@ -92,6 +95,29 @@ pub(super) fn refusal(refusal: Refusal) -> Response<Body> {
         Refusal::TooManyStreams => (S::TOO_MANY_REQUESTS, invalid("too many streams are open; close one".into()), None),
     };
     error_response(status, &error, id.as_deref())
+}
+
+/// RFC 6750, section 3.
+fn unauthorized(why: Unauthorized) -> Response<Body> {
+    let (challenge, said) = match why {
+        Unauthorized::NoToken => (
+            "Bearer realm=\"lazy-mcp\"",
+            "Authorization must be `Bearer` and the content of admin.token in the state_dir",
+        ),
+        Unauthorized::WrongToken => (
+            "Bearer realm=\"lazy-mcp\", error=\"invalid_token\"",
+            "the token is not the content of admin.token in the state_dir of this broker",
+        ),
+    };
+    let error = RpcError::new(INVALID_REQUEST, format!("Unauthorized: {said}"));
+    let mut response = error_response(StatusCode::UNAUTHORIZED, &error, None);
+    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+    response
+}
+
+/// A refusal that `rmcp` chose, in words of its own.
+pub(super) fn refused_by_rmcp(status: StatusCode, why: &str, id: Option<&str>) -> Response<Body> {
+    error_response(status, &RpcError::invalid_request(why), id)
 }
 
 fn error_response(status: StatusCode, error: &RpcError, id: Option<&str>) -> Response<Body> {

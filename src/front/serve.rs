@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::places::Places;
 use super::respond::{Refusal, refusal};
 use super::session::Sessions;
-use super::{guard, legacy, pages, post};
+use super::{AdminToken, admin, guard, legacy, pages, post};
 use crate::broker::Broker;
 use crate::snapshot::{Backend, Snapshot};
 use crate::supervisor::ScopeKey;
@@ -26,6 +26,7 @@ use crate::supervisor::ScopeKey;
 pub struct Front {
     pub broker: Arc<Broker>,
     pub sessions: Sessions,
+    pub(super) admin_token: AdminToken,
     /// Ends streams that would else keep a shutdown waiting.
     pub shutdown: CancellationToken,
     /// Requests whose answer has not begun. Each may hold a body in memory.
@@ -41,9 +42,9 @@ const REQUESTS_MAX: usize = 4096;
 const LISTENERS_MAX: usize = 1024;
 
 impl Front {
-    pub fn new(broker: Arc<Broker>, sessions: Sessions, shutdown: CancellationToken) -> Self {
+    pub fn new(broker: Arc<Broker>, sessions: Sessions, admin_token: AdminToken, shutdown: CancellationToken) -> Self {
         let (requests, listeners) = (Places::new(REQUESTS_MAX), Places::new(LISTENERS_MAX));
-        Self { broker, sessions, shutdown, requests, listeners, lone_clients: AtomicU64::new(0) }
+        Self { broker, sessions, admin_token, shutdown, requests, listeners, lone_clients: AtomicU64::new(0) }
     }
 
     /// A client key for a request without a session: never that of a session, whose keys are random in 128 bits.
@@ -96,6 +97,10 @@ async fn answer(State(front): State<Arc<Front>>, request: Request<Body>) -> Resp
 
 async fn route(front: &Arc<Front>, request: Request<Body>) -> Result<Response<Body>, Refusal> {
     guard::check(request.headers(), request.uri()).map_err(Refusal::Foreign)?;
+    if request.uri().path() == admin::PATH {
+        let _place = front.requests.take().ok_or(Refusal::TooManyRequests)?;
+        return admin::answer(front, request).await;
+    }
     let Some((name, key)) = mount_of(request.uri().path()) else {
         return pages::answer(front, &request.into_parts().0).await;
     };

@@ -267,7 +267,7 @@ fn read_or_make_key(path: &Path) -> io::Result<[u8; 32]> {
 }
 
 /// Whole or not at all, readable by the owner alone.
-fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let part = path.with_extension("part");
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;

@@ -13,8 +13,8 @@ use super::instance::InstanceKey;
 use super::plan::Plan;
 use super::slot::{Cleanup, Name, Shared, Slot};
 use crate::core::admission::{AdmissionLimits, SlotNumber};
-use crate::core::lifecycle::PublicState;
-use crate::events::EventLog;
+use crate::core::lifecycle::{Event, PublicState};
+use crate::events::{EventLog, What};
 use crate::ownership::{Cgroups, Journal, KeeperProgram, NoCgroups, Sweep};
 
 /// Bounds of the supervisor.
@@ -26,6 +26,8 @@ pub struct SupervisorLimits {
     pub live_max: usize,
     /// Of those, the ones that start at the same time.
     pub starts_max: usize,
+    /// Slots set aside without a proof at the same time.
+    pub set_aside_max: usize,
 }
 
 /// Why there is no slot for a call.
@@ -38,6 +40,15 @@ pub enum NoSlot {
     ShuttingDown,
     /// What an earlier broker left is not proved gone, and nothing is started beside it.
     Leftovers,
+}
+
+/// Why a slot keeps its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotSetAside {
+    /// So many are not proved gone already.
+    Full { max: usize },
+    /// It is not, or not any more, in `cleanup_failed` in its own place.
+    NotUnproved,
 }
 
 /// The running things. Ends with `shutdown`; dropped without it, the keepers sweep by themselves.
@@ -80,6 +91,8 @@ impl Tally {
 #[derive(Debug, Default)]
 struct Registered {
     slots: HashMap<InstanceKey, Arc<Slot>>,
+    /// Not proved empty, and without a place; each leaves with its proof.
+    set_aside: Vec<Arc<Slot>>,
     /// By backend, so bounded by the configuration.
     tallies: HashMap<Arc<str>, Tally>,
     is_shutting_down: bool,
@@ -144,9 +157,9 @@ impl Supervisor {
         self.services.registered().slots.get(key).cloned()
     }
 
-    /// All slots, in a stable order.
+    /// All slots, in a stable order, those that are set aside behind the one in their place.
     pub fn slots(&self) -> Vec<Arc<Slot>> {
-        let mut slots: Vec<_> = self.services.registered().slots.values().cloned().collect();
+        let mut slots = self.services.registered().all();
         slots.sort_by(|a, b| (&a.key.backend, &a.id).cmp(&(&b.key.backend, &b.id)));
         slots
     }
@@ -154,6 +167,35 @@ impl Supervisor {
     /// How many run and wait to, of how many that may.
     pub fn occupancy(&self) -> Occupancy {
         self.services.shared.floor.occupancy()
+    }
+
+    /// Gives the place of a slot in `cleanup_failed` to a new one, which the next call makes. See `Slot::set_aside`.
+    ///
+    /// # Errors
+    /// Nothing has changed, and why.
+    pub fn set_aside(&self, slot: &Arc<Slot>) -> Result<(), NotSetAside> {
+        let max = self.limits.set_aside_max;
+        {
+            let mut registered = self.services.registered();
+            let is_in_place = registered.slots.get(&slot.key).is_some_and(|known| Arc::ptr_eq(known, slot));
+            if !is_in_place {
+                return Err(NotSetAside::NotUnproved);
+            }
+            if registered.set_aside.len() >= max {
+                return Err(NotSetAside::Full { max });
+            }
+            if !slot.set_aside() {
+                return Err(NotSetAside::NotUnproved);
+            }
+            registered.slots.remove(&slot.key);
+            registered.set_aside.push(slot.clone());
+        }
+        tracing::warn!(slot = %slot, "set aside by an operator: not proved gone, and its place is free");
+        slot.tell(What::SetAside { instance: slot.named(slot.view().last_generation) });
+        // An operator has decided that others may run beside it.
+        slot.cede_place();
+        slot.retire();
+        Ok(())
     }
 
     /// What a backend's slots have done.
@@ -190,10 +232,12 @@ impl Supervisor {
         let slots = {
             let mut registered = self.services.registered();
             registered.is_shutting_down = true;
-            registered.slots.values().cloned().collect::<Vec<_>>()
+            registered.all()
         };
         for slot in &slots {
             slot.retire();
+            // Whatever could not be proved may be by now, and its next look may be minutes away.
+            slot.event(Event::Recover);
         }
         self.services.tracker.close();
         // An error means that the budget is used up: what is left is what is returned.
@@ -235,6 +279,7 @@ impl Services {
             if registered.slots.get(&slot.key).is_some_and(|known| std::ptr::eq(&**known, slot)) {
                 registered.slots.remove(&slot.key);
             }
+            registered.set_aside.retain(|known| !std::ptr::eq(&**known, slot));
         }
     }
 
@@ -242,3 +287,12 @@ impl Services {
         self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+impl Registered {
+    fn all(&self) -> Vec<Arc<Slot>> {
+        self.slots.values().chain(&self.set_aside).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,12 +1,13 @@
 //! The shared side of a slot: leases, waiters, cancellation, and what status shows.
 
+mod ending;
 mod lease;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::driver::Order;
 use super::floor::Floor;
@@ -20,6 +21,9 @@ use crate::core::moment::Moment;
 use crate::events::{EventLog, Instance, What};
 use crate::link::{Caller, Link, Outcome};
 use crate::ownership::{Owner, ProcessId, Survivor};
+use ending::Attempts;
+
+pub use ending::{Ended, Unproved};
 
 pub use lease::{Acquired, Granted, Lease, Refused, Waiter};
 use lease::{Answer, Answers};
@@ -37,6 +41,8 @@ pub struct Slot {
     shared: Shared,
     state: Mutex<State>,
     orders: mpsc::UnboundedSender<Order>,
+    /// Told when the public state has changed or a look at a tree is over.
+    turned: Notify,
 }
 
 /// What all slots have in common.
@@ -55,6 +61,8 @@ struct State {
     /// Set when the registry has forgotten the slot: a caller that still holds it looks again.
     is_forgotten: bool,
     is_retired: bool,
+    /// Set when an operator has given its place to another slot although it is not proved empty.
+    is_set_aside: bool,
     last_waiter: u64,
     waiting: HashMap<WaiterId, Waiting>,
     live: Option<Live>,
@@ -64,6 +72,7 @@ struct State {
     last_failure: Option<Arc<StartFailure>>,
     last_cleanup: Option<Cleanup>,
     survivors: Vec<Survivor>,
+    attempts: Option<Attempts>,
 }
 
 #[derive(Debug)]
@@ -110,6 +119,9 @@ pub struct SlotView {
     pub owner: Option<Owner>,
     pub last_cleanup: Option<Cleanup>,
     pub survivors: Vec<Survivor>,
+    /// What was tried so far, in `cleanup_failed`.
+    pub unproved: Option<Unproved>,
+    pub is_set_aside: bool,
     pub last_failure: Option<Arc<StartFailure>>,
     /// Tools of the running server whose definition is not the catalog's.
     pub drifted: Arc<BTreeSet<String>>,
@@ -145,6 +157,7 @@ impl Slot {
             plan,
             is_forgotten: false,
             is_retired: false,
+            is_set_aside: false,
             last_waiter: 0,
             waiting: HashMap::new(),
             live: None,
@@ -153,15 +166,16 @@ impl Slot {
             last_failure: None,
             last_cleanup: None,
             survivors: Vec::new(),
+            attempts: None,
         };
         let Name { key, id, number } = name;
-        Self { key, id, number, shared, state: Mutex::new(state), orders }
+        Self { key, id, number, shared, state: Mutex::new(state), orders, turned: Notify::new() }
     }
 
     /// A lease at once, a place in the queue, or a refusal. `deadline` bounds the wait in the queue.
     pub fn acquire(self: &Arc<Self>, caller: Caller, deadline: Instant) -> Acquired {
         let mut state = self.lock();
-        if state.is_forgotten {
+        if state.is_forgotten || state.is_set_aside {
             return Acquired::Forgotten;
         }
         state.last_waiter += 1;
@@ -272,6 +286,14 @@ impl Slot {
         answers.deliver();
     }
 
+    /// Lets another have its place among all that runs, although its tree is not proved empty. To be called without the
+    /// lock of any slot.
+    pub(super) fn cede_place(&self) {
+        for slot in self.shared.floor.vacate(self.number) {
+            slot.admitted();
+        }
+    }
+
     /// Since when nobody uses the instance.
     pub(super) fn idle_since(&self) -> Option<Moment> {
         self.lock().core.idle_since()
@@ -296,6 +318,8 @@ impl Slot {
             owner: state.live.as_ref().map(|live| live.owner),
             last_cleanup: state.last_cleanup,
             survivors: state.survivors.clone(),
+            unproved: state.unproved(now),
+            is_set_aside: state.is_set_aside,
             last_failure: state.last_failure.clone(),
             drifted: state.live.as_ref().map(|live| live.drifted.clone()).unwrap_or_default(),
             given_up: state.live.as_ref().map_or(0, |live| live.link.given_up()),
@@ -419,13 +443,14 @@ impl Slot {
         event: Event,
         mut own: Option<(WaiterId, &mut Option<Answer>)>,
     ) -> Answers {
-        let before = state.core.public_state();
+        let (before, phase) = (state.core.public_state(), state.phase());
         let mut answers = Answers::default();
         let mut next = Some(event);
         while let Some(event) = next.take() {
             let had_no_place = state.core.is_admitting();
             let mut effects = std::mem::take(&mut state.effects);
-            state.core.step(self.now(), event, &state.plan.limits, &mut effects);
+            let now = self.now();
+            state.core.step(now, event, &state.plan.limits, &mut effects);
             for effect in effects.drain(..) {
                 let (id, answer) = match effect {
                     Effect::Grant(id, generation) => (id, self.granted(state, id, generation, &mut answers)),
@@ -449,6 +474,7 @@ impl Slot {
                         continue;
                     }
                     other => {
+                        state.attempts = Attempts::counting(state.attempts, other, now);
                         self.order(Order::Do(other));
                         continue;
                     }
@@ -466,6 +492,9 @@ impl Slot {
                 }
             }
             state.effects = effects;
+        }
+        if state.phase() != phase {
+            self.turned.notify_waiters();
         }
         self.tell_others(state, before, &mut answers);
         let wanted = state.core.next_wakeup();

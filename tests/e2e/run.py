@@ -75,6 +75,30 @@ class EndToEnd(unittest.TestCase):
             self.assertEqual(broker.status()["totals"]["live_instances"], 0)
             self.assertEqual(broker.terminate(), 0)
 
+    def test_both_clients_use_the_tools_of_operators(self) -> None:
+        with self.start() as broker:
+            token = (broker.setup.root / ".local/state/lazy-mcp/admin.token").read_text()
+            for kind in clients.BOTH:
+                with clients.BOTH[kind]() as client:
+                    url, headers = f"{broker.url}/admin/mcp", {"authorization": f"Bearer {token}"}
+                    client.ask("connect", url=url, headers=headers)
+                    self.assertIn("recover_instance", client.ask("list"))
+                    # Both SDKs hold a result against the schema that its tool promises.
+                    for tool, arguments in (
+                        ("broker_status", {}),
+                        ("list_backends", {}),
+                        ("inspect_backend", {"backend": "playwright"}),
+                        ("stop_instance", {"backend": "playwright"}),
+                        ("recover_instance", {"backend": "playwright"}),
+                    ):
+                        result = client.ask("call", tool=tool, arguments=arguments)
+                        self.assertFalse(result.get("isError"), result)
+                        self.assertTrue(result["structuredContent"], result)
+                    wrong = client.ask("call", tool="stop_instance", arguments={"backend": "playwrite"})
+                    self.assertTrue(wrong["isError"], wrong)
+            self.assertFalse(broker.below())
+            self.assertEqual(broker.terminate(), 0)
+
     def test_two_sessions_have_a_browser_each_and_all_is_gone_when_idle(self) -> None:
         with self.start() as broker:
             one, two = self.connect("typescript", broker), self.connect("python", broker)

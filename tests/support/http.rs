@@ -139,6 +139,12 @@ impl Http {
         }
     }
 
+    /// Sends the request and waits for its whole answer on another thread.
+    pub fn send_aside(&self, request: &Request) -> std::thread::JoinHandle<Response> {
+        let (http, request) = (*self, request.clone());
+        std::thread::spawn(move || http.send(&request))
+    }
+
     /// Sends the request and reads nothing: a client that can go away before it is answered.
     pub fn start(&self, request: &Request) -> io::Result<TcpStream> {
         let mut stream = TcpStream::connect(self.0)?;

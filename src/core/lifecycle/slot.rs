@@ -130,6 +130,15 @@ impl Slot {
         }
     }
 
+    /// When a tree that could not be proved empty is looked at next; `None` while it is being looked at, and in every
+    /// state but `cleanup_failed`.
+    pub fn next_look(&self) -> Option<Moment> {
+        match self.state {
+            State::CleanupFailed { look: Look::At(at), .. } => Some(at),
+            _ => None,
+        }
+    }
+
     /// Nothing runs, nobody waits and no failure is remembered: the driver may forget this slot, but not its
     /// `high_water`.
     pub fn is_vacant(&self) -> bool {

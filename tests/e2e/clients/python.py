@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
+from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
 
 
 class Driver:
@@ -20,9 +21,13 @@ class Driver:
         self.client: Client
 
     async def connect(self, command: dict) -> dict:
-        target = command.get("url") or StdioServerParameters(
-            command=command["command"][0], args=command["command"][1:]
-        )
+        if "headers" in command:
+            http_client = create_mcp_http_client(headers=command["headers"])
+            target = streamable_http_client(command["url"], http_client=http_client)
+        else:
+            target = command.get("url") or StdioServerParameters(
+                command=command["command"][0], args=command["command"][1:]
+            )
         self.client = await self.stack.enter_async_context(Client(target, read_timeout_seconds=120))
         return {"protocol": self.client.protocol_version}
 

@@ -1,6 +1,6 @@
 // An MCP client on the TypeScript SDK, driven by lines of JSON on stdin: one command a line, one answer a line.
 //
-//   {"op": "connect", "url": "http://…"} or {"op": "connect", "command": ["program", "argument", …]}
+//   {"op": "connect", "url": "http://…", "headers": {…}} or {"op": "connect", "command": ["program", "argument", …]}
 //   {"op": "list"}   {"op": "call", "tool": "…", "arguments": {…}}   {"op": "close"}
 //
 // The SDK lies in the folder of LAZY_MCP_TEST_DEPS, where tests/run.sh installs it.
@@ -21,9 +21,9 @@ client.onerror = () => {};
 let transport;
 
 const operations = {
-  async connect({ url, command }) {
+  async connect({ url, headers, command }) {
     transport = url
-      ? new StreamableHTTPClientTransport(new URL(url))
+      ? new StreamableHTTPClientTransport(new URL(url), { requestInit: { headers } })
       : new StdioClientTransport({ command: command[0], args: command.slice(1), env: process.env });
     await client.connect(transport);
     return { session: transport.sessionId ?? null, server: client.getServerVersion() };

@@ -1,0 +1,207 @@
+//! Slots without drivers: what the tests report is all that happens.
+
+use std::path::Path;
+
+use tempfile::TempDir;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::*;
+use crate::core::generation::Generation;
+use crate::core::lifecycle::{Effect, Limits, OverdueRule, Report};
+use crate::link::{Caller, LinkLimits};
+use crate::supervisor::driver::Order;
+use crate::supervisor::{Acquired, Ended, ScopeKey};
+use crate::{catalog, config};
+
+const SWEEPS_MAX: u8 = 2;
+const LONG: Duration = Duration::from_secs(3600);
+
+struct Scene {
+    supervisor: Supervisor,
+    plan: Arc<Plan>,
+    _dir: TempDir,
+}
+
+impl Scene {
+    fn new(set_aside_max: usize) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(dir.path()).unwrap();
+        let limits = SupervisorLimits { slots_max: 100, live_max: 100, starts_max: 100, set_aside_max };
+        let config = config::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("config/broker.toml")).unwrap();
+        let backend = config.backends["agentation"].clone();
+        let plan = Plan {
+            backend: "agentation".into(),
+            catalog: Arc::new(catalog::load(&backend.catalog).unwrap()),
+            config: backend,
+            vars: config.vars,
+            limits: limits_of_a_slot(),
+            link: LinkLimits { frame_len_max: 1000 },
+        };
+        let supervisor = Supervisor::new(journal, KeeperProgram::own(), limits, Arc::new(EventLog::new("x".into())));
+        Self { supervisor, plan: Arc::new(plan), _dir: dir }
+    }
+
+    fn key(number: u128) -> InstanceKey {
+        InstanceKey { backend: "agentation".into(), scope: ScopeKey::Session(number) }
+    }
+
+    /// A slot in its place, and what its driver would be told.
+    fn slot(&self, number: u128) -> (Arc<Slot>, UnboundedReceiver<Order>) {
+        let (orders, told) = mpsc::unbounded_channel();
+        let key = Self::key(number);
+        let id = key.instance_id("x");
+        let name = Name { key: key.clone(), id, number: SlotNumber(number as u64) };
+        let shared = self.supervisor.services.shared.clone();
+        let slot = Arc::new(Slot::new(name, shared, self.plan.clone(), 0, orders));
+        self.supervisor.services.registered().slots.insert(key, slot.clone());
+        (slot, told)
+    }
+
+    /// One that could not be proved empty after a start that failed.
+    fn unproved(&self, number: u128) -> (Arc<Slot>, Generation) {
+        let (slot, mut told) = self.slot(number);
+        assert!(matches!(acquire(&slot), Acquired::Later(_)));
+        let Some(Order::Do(Effect::Spawn(generation))) = told.blocking_recv() else { panic!("no start") };
+        slot.report(generation, Report::SpawnFailed);
+        for _ in 0..SWEEPS_MAX {
+            slot.report(generation, Report::TreeBusy);
+        }
+        assert_eq!(slot.view().state, PublicState::CleanupFailed);
+        (slot, generation)
+    }
+
+    fn in_place(&self, slot: &Arc<Slot>) -> bool {
+        self.supervisor.find(&slot.key).is_some_and(|found| Arc::ptr_eq(&found, slot))
+    }
+}
+
+fn limits_of_a_slot() -> Limits {
+    let (short, overdue) = (Duration::from_secs(1), OverdueRule::Keep);
+    Limits {
+        queue_len_max: 4,
+        leases_max: 1,
+        start: LONG,
+        idle: LONG,
+        drain: short,
+        polite: short,
+        terminate: short,
+        sweep: LONG,
+        sweeps_max: SWEEPS_MAX,
+        cleanup_retry_min: LONG,
+        cleanup_retry_max: LONG,
+        backoff_min: short,
+        backoff_max: short,
+        stable_after: short,
+        overdue,
+    }
+}
+
+fn acquire(slot: &Arc<Slot>) -> Acquired {
+    let deadline = Instant::now() + LONG;
+    slot.acquire(Caller { client: 1, id: "1".into(), deadline }, deadline)
+}
+
+#[test]
+fn set_aside_makes_place_and_is_shown_until_its_proof() {
+    let scene = Scene::new(2);
+    let (slot, generation) = scene.unproved(1);
+    assert!(matches!(acquire(&slot), Acquired::Refused(_)));
+    assert_eq!(scene.supervisor.set_aside(&slot), Ok(()));
+    assert!(!scene.in_place(&slot));
+    // Who had it in hand asks for the place again, and is not told that the backend has ended.
+    assert!(matches!(acquire(&slot), Acquired::Forgotten));
+    let (next, _told) = scene.slot(1);
+    assert_eq!(scene.supervisor.slots().len(), 2);
+    let view = slot.view();
+    assert!(view.is_set_aside && view.state == PublicState::CleanupFailed && view.unproved.is_some());
+    assert_eq!(scene.supervisor.set_aside(&slot), Err(NotSetAside::NotUnproved), "once is enough");
+
+    scene.supervisor.services.settle(&slot);
+    assert_eq!(scene.supervisor.slots().len(), 2, "nothing is over without a proof");
+    slot.report(generation, Report::TreeEmpty);
+    scene.supervisor.services.settle(&slot);
+    assert!(scene.supervisor.slots().len() == 1 && scene.in_place(&next));
+}
+
+#[test]
+fn so_many_are_set_aside_and_no_more() {
+    let scene = Scene::new(2);
+    let slots: Vec<_> = (1..=3).map(|number| scene.unproved(number)).collect();
+    for (slot, _) in &slots[..2] {
+        assert_eq!(scene.supervisor.set_aside(slot), Ok(()));
+    }
+    assert_eq!(scene.supervisor.set_aside(&slots[2].0), Err(NotSetAside::Full { max: 2 }));
+    assert!(scene.in_place(&slots[2].0) && matches!(acquire(&slots[2].0), Acquired::Refused(_)));
+    slots[0].0.report(slots[0].1, Report::TreeEmpty);
+    scene.supervisor.services.settle(&slots[0].0);
+    assert_eq!(scene.supervisor.set_aside(&slots[2].0), Ok(()));
+}
+
+#[test]
+fn only_what_is_not_proved_gone_is_set_aside() {
+    let scene = Scene::new(2);
+    let (vacant, _told) = scene.slot(1);
+    assert_eq!(scene.supervisor.set_aside(&vacant), Err(NotSetAside::NotUnproved));
+    let (starting, _told) = scene.slot(2);
+    let waiter = acquire(&starting);
+    assert_eq!(scene.supervisor.set_aside(&starting), Err(NotSetAside::NotUnproved));
+    let (proved, generation) = scene.unproved(3);
+    proved.report(generation, Report::TreeEmpty);
+    assert_eq!(scene.supervisor.set_aside(&proved), Err(NotSetAside::NotUnproved));
+    assert!([&vacant, &starting, &proved].into_iter().all(|slot| scene.in_place(slot)));
+    drop(waiter);
+}
+
+/// Each look is answered by `report`, if by anything.
+async fn check_recovery(report: Option<Report>, expected: fn(Generation) -> Ended, attempts: u32) {
+    let (scene, slot, generation) = tokio::task::spawn_blocking(|| {
+        let scene = Scene::new(2);
+        let (slot, generation) = scene.unproved(1);
+        (scene, slot, generation)
+    })
+    .await
+    .unwrap();
+    let answer = async {
+        // Not before the look is ordered.
+        tokio::task::yield_now().await;
+        if let Some(report) = report {
+            slot.report(generation, report);
+        }
+    };
+    let (ended, ()) = tokio::join!(slot.recover(), answer);
+    assert_eq!(ended, expected(generation));
+    assert_eq!(slot.view().unproved.map_or(0, |unproved| unproved.attempts), attempts);
+    drop(scene);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recovery_waits_for_the_answer_of_one_look() {
+    let before = u32::from(SWEEPS_MAX);
+    check_recovery(Some(Report::TreeBusy), Ended::NotProved, before + 1).await;
+    check_recovery(Some(Report::TreeEmpty), Ended::Proved, 0).await;
+    // Nobody answers, and nobody wakes the core either.
+    check_recovery(None, Ended::Pending, before + 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn there_is_nothing_to_recover_or_to_stop_where_nothing_runs() {
+    let scene = tokio::task::spawn_blocking(|| Scene::new(2)).await.unwrap();
+    let (slot, _told) = scene.slot(1);
+    assert_eq!(slot.recover().await, Ended::Nothing(PublicState::Stopped));
+    assert_eq!(slot.stop().await, Ended::Nothing(PublicState::Stopped));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_looks_again_and_names_what_is_not_proved_wherever_it_is() {
+    let (scene, slots) = tokio::task::spawn_blocking(|| {
+        let scene = Scene::new(2);
+        let slots = [scene.unproved(1).0, scene.unproved(2).0];
+        (scene, slots)
+    })
+    .await
+    .unwrap();
+    scene.supervisor.set_aside(&slots[0]).unwrap();
+    let unproved = scene.supervisor.shutdown(Duration::from_secs(1)).await;
+    assert_eq!(unproved.len(), 2);
+    assert!(slots.iter().all(|slot| slot.view().unproved.unwrap().next.is_none()), "a look is under way");
+}
