@@ -1,5 +1,6 @@
 //! Composition: the only place that knows all parts. Builds them, runs them, takes them down.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
@@ -15,7 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::broker::Broker;
 use crate::exit::{Exit, Failure};
 use crate::front::{Front, Sessions};
-use crate::ownership::{Journal, KeeperProgram, become_subreaper, drop_clean_pages};
+use crate::ownership::{Controller, Journal, KeeperProgram, become_subreaper, drop_clean_pages};
 use crate::snapshot::{self, Backend, Snapshot};
 use crate::supervisor::{Supervisor, SupervisorLimits};
 use crate::telemetry;
@@ -83,9 +84,14 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
 
     let limits = SupervisorLimits { slots_max: SLOTS_MAX };
     let budget = shutdown_budget(&snapshot);
-    let supervisor = Arc::new(Supervisor::new(journal, KeeperProgram::own(), limits));
+    let supervisor = Arc::new(Supervisor::new(journal, KeeperProgram::own(), limits, &controllers(&snapshot)));
     if let Some(reason) = supervisor.cgroups_missing() {
         tracing::info!(%reason, "no cgroups: keepers own their trees alone");
+    }
+    for backend in snapshot.backends.values() {
+        if let Some(reason) = supervisor.why_unlimited(backend.plan.config.ownership.limits) {
+            tracing::warn!(backend = %backend.name, %reason, "limits are asked for and do not hold");
+        }
     }
     let broker = Arc::new(Broker::new(snapshot, supervisor.clone()));
     let shutdown = CancellationToken::new();
@@ -118,6 +124,12 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
         tracing::error!(slot = %slot, "could not be proved gone; its keeper goes on trying");
     }
     Ok(if unproved.is_empty() { Exit::Done } else { Exit::NotProved })
+}
+
+/// What the limits of its backends need of the kernel.
+fn controllers(snapshot: &Snapshot) -> Vec<Controller> {
+    let limits = snapshot.backends.values().flat_map(|backend| backend.plan.config.ownership.limits.each());
+    limits.map(Controller::of).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Ready means that nothing of an earlier broker is left. Whether that was proved.

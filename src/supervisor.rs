@@ -15,5 +15,5 @@ mod start;
 pub use instance::{InstanceKey, ScopeKey};
 pub use plan::Plan;
 pub use registry::{NoSlot, Supervisor, SupervisorLimits, Tally};
-pub use slot::{Acquired, Cleanup, Granted, Lease, Refused, Slot, SlotView, Waiter};
-pub use start::{StartCause, StartFailure};
+pub use slot::{Acquired, Cleanup, Granted, Lease, OverLimit, Refused, Slot, SlotView, Waiter};
+pub use start::{Limits, StartCause, StartFailure};

@@ -12,7 +12,8 @@ use super::instance::InstanceKey;
 use super::plan::Plan;
 use super::slot::{Cleanup, Slot};
 use crate::core::lifecycle::PublicState;
-use crate::ownership::{Cgroups, Journal, KeeperProgram, NoCgroups, Sweep};
+use crate::core::limits::TreeLimits;
+use crate::ownership::{Cgroups, Controller, Journal, KeeperProgram, NoCgroups, Sweep};
 
 /// Bounds of the supervisor.
 #[derive(Clone, Copy, Debug)]
@@ -81,9 +82,10 @@ struct Registered {
 }
 
 impl Supervisor {
-    /// Blocks on the kernel for some milliseconds: it looks for a place for cgroups.
-    pub fn new(journal: Journal, keeper: KeeperProgram, limits: SupervisorLimits) -> Self {
-        let cgroups = Cgroups::find(journal.installation());
+    /// Blocks on the kernel for some milliseconds: it looks for a place for cgroups, with the controllers that the
+    /// limits of backends need.
+    pub fn new(journal: Journal, keeper: KeeperProgram, limits: SupervisorLimits, controllers: &[Controller]) -> Self {
+        let cgroups = Cgroups::find_limiting(journal.installation(), controllers);
         let services = Services { journal, keeper, cgroups, tracker: TaskTracker::new(), registered: Mutex::default() };
         Self { services: Arc::new(services), limits, epoch: Instant::now() }
     }
@@ -139,6 +141,16 @@ impl Supervisor {
         self.services.cgroups.as_ref().err()
     }
 
+    /// Controllers that work in the cgroups of generations.
+    pub fn controllers(&self) -> &[Controller] {
+        self.services.cgroups.as_ref().map(Cgroups::controllers).unwrap_or_default()
+    }
+
+    /// Why not all of these limits can hold for a generation here.
+    pub fn why_unlimited(&self, limits: TreeLimits) -> Option<String> {
+        self.services.why_unlimited(limits)
+    }
+
     /// Ends what an earlier broker left behind, and proves it; the reason if that did not succeed within `budget`.
     /// Until it has succeeded once, no call is given a slot.
     pub async fn sweep_leftovers(&self, budget: Duration) -> Result<(), String> {
@@ -178,6 +190,14 @@ impl Supervisor {
 impl Services {
     pub fn tally(&self, backend: &Arc<str>, count: impl FnOnce(&mut Tally)) {
         count(self.registered().tallies.entry(backend.clone()).or_default());
+    }
+
+    pub fn why_unlimited(&self, limits: TreeLimits) -> Option<String> {
+        match &self.cgroups {
+            _ if limits.is_none() => None,
+            Ok(cgroups) => cgroups.why_unlimited(limits),
+            Err(reason) => Some(format!("no cgroup: {reason}")),
+        }
     }
 
     /// A slot that is over for good, or whose driver has nothing left to do for it, leaves the registry.

@@ -5,16 +5,17 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, oneshot};
 
 use super::driver::Order;
 use super::instance::InstanceKey;
 use super::plan::Plan;
-use super::start::{StartCause, StartFailure};
+use super::start::{Limits, StartCause, StartFailure};
 use crate::core::generation::{Generation, Mint, Stamped};
 use crate::core::lifecycle::{self, Effect, Event, LeaseId, PublicState, Refusal, Report, WaiterId};
+use crate::core::limits::TreeLimit;
 use crate::core::moment::Moment;
 use crate::link::{Caller, Link, Outcome};
 use crate::ownership::{Owner, ProcessId, Survivor};
@@ -46,6 +47,7 @@ struct State {
     armed: Option<Moment>,
     effects: Vec<Effect>,
     last_failure: Option<Arc<StartFailure>>,
+    last_over_limit: Option<OverLimit>,
     last_cleanup: Option<Cleanup>,
     survivors: Vec<Survivor>,
 }
@@ -63,8 +65,17 @@ pub(super) struct Live {
     pub link: Link,
     pub keeper: ProcessId,
     pub owner: Owner,
+    pub limits: Limits,
     /// Tools whose live definition is not the catalog's.
     pub drifted: Arc<BTreeSet<String>>,
+}
+
+/// The last time that a generation of the slot went over a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OverLimit {
+    pub at: SystemTime,
+    pub generation: Generation,
+    pub limit: TreeLimit,
 }
 
 /// How the last sweep of the slot ended.
@@ -171,6 +182,9 @@ pub struct SlotView {
     pub keeper: Option<ProcessId>,
     /// By what means the running generation is held.
     pub owner: Option<Owner>,
+    /// Of the running generation.
+    pub limits: Option<Limits>,
+    pub last_over_limit: Option<OverLimit>,
     pub last_cleanup: Option<Cleanup>,
     pub survivors: Vec<Survivor>,
     pub last_failure: Option<Arc<StartFailure>>,
@@ -207,6 +221,7 @@ impl Slot {
             armed: None,
             effects: Vec::new(),
             last_failure: None,
+            last_over_limit: None,
             last_cleanup: None,
             survivors: Vec::new(),
         };
@@ -317,6 +332,8 @@ impl Slot {
             idle: state.core.idle_since().map(|since| now.saturating_since(since)),
             keeper: state.live.as_ref().map(|live| live.keeper),
             owner: state.live.as_ref().map(|live| live.owner),
+            limits: state.live.as_ref().map(|live| live.limits.clone()),
+            last_over_limit: state.last_over_limit,
             last_cleanup: state.last_cleanup,
             survivors: state.survivors.clone(),
             last_failure: state.last_failure.clone(),
@@ -381,6 +398,11 @@ impl Slot {
         if state.last_failure.as_ref().is_none_or(|known| known.generation < failure.generation) {
             state.last_failure = Some(Arc::new(failure));
         }
+    }
+
+    /// A generation went over a limit.
+    pub(super) fn set_over_limit(&self, generation: Generation, limit: TreeLimit) {
+        self.lock().last_over_limit = Some(OverLimit { at: SystemTime::now(), generation, limit });
     }
 
     /// How a sweep ended. After a proof nothing of the generation is live any more.
