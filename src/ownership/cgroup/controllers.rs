@@ -96,10 +96,11 @@ pub(super) fn pass_on(base: &Path, home: &Path, controllers: &[Controller]) -> R
     if !others.is_empty() {
         return Err(NoController::Occupied { path: base.to_owned(), others: others.join(", ") });
     }
-    let leaf = home.join(LEAF);
-    fs::create_dir_all(&leaf).map_err(refused(&leaf))?;
+    // Not so where systemd has put it into a leaf beside.
     let has_moved = processes(base)?.contains(&std::process::id());
     if has_moved {
+        let leaf = home.join(LEAF);
+        fs::create_dir_all(&leaf).map_err(refused(&leaf))?;
         enter(&leaf)?;
     }
     let done = turn_on_seen(base, controllers);
@@ -252,6 +253,7 @@ mod tests {
         let fake = Fake::new("a", &[("cgroup.procs", ""), ("cgroup.type", "domain\n"), ("cgroup.subtree_control", "")]);
         fake.pass_on().unwrap();
         assert_eq!(fake.passed(), "+memory +pids");
+        assert!(!fake.home().exists(), "the broker is elsewhere and stays there");
     }
 
     #[test]
