@@ -2,6 +2,7 @@
 
 mod service_manager;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
@@ -19,7 +20,7 @@ use crate::broker::Broker;
 use crate::events::{EventLog, What};
 use crate::exit::{Exit, Failure};
 use crate::front::{AdminToken, Front, Sessions};
-use crate::ownership::{Journal, KeeperProgram, become_subreaper, drop_clean_pages};
+use crate::ownership::{Controller, Journal, KeeperProgram, become_subreaper, drop_clean_pages};
 use crate::snapshot::{self, Backend, Snapshot};
 use crate::supervisor::{Slot, Supervisor, SupervisorLimits};
 use crate::telemetry;
@@ -103,9 +104,15 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
     let events = Arc::new(EventLog::new(epoch()));
     let limits = SupervisorLimits { slots_max: SLOTS_MAX, live_max, starts_max, set_aside_max: SET_ASIDE_MAX };
     let budget = shutdown_budget(&snapshot);
-    let supervisor = Arc::new(Supervisor::new(journal, KeeperProgram::own(), limits, events.clone()));
+    let supervisor =
+        Arc::new(Supervisor::new(journal, KeeperProgram::own(), limits, &controllers(&snapshot), events.clone()));
     if let Some(reason) = supervisor.cgroups_missing() {
         tracing::info!(%reason, "no cgroups: keepers own their trees alone");
+    }
+    for backend in snapshot.backends.values() {
+        if let Some(reason) = supervisor.why_unlimited(backend.plan.config.ownership.limits) {
+            tracing::warn!(backend = %backend.name, %reason, "limits are asked for and do not hold");
+        }
     }
     let broker = Arc::new(Broker::new(snapshot, supervisor.clone(), events.clone()));
     let shutdown = CancellationToken::new();
@@ -158,6 +165,12 @@ async fn stopped(supervisor: &Supervisor, budget: Duration, signals: &mut Signal
             }
         }
     }
+}
+
+/// What the limits of its backends need of the kernel.
+fn controllers(snapshot: &Snapshot) -> Vec<Controller> {
+    let limits = snapshot.backends.values().flat_map(|backend| backend.plan.config.ownership.limits.each());
+    limits.map(Controller::of).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Ready means that nothing of an earlier broker is left. Whether that was proved.

@@ -6,6 +6,7 @@ pub mod digest;
 pub mod generation;
 pub mod launch;
 pub mod lifecycle;
+pub mod limits;
 pub mod moment;
 pub mod restart;
 pub mod survivor;

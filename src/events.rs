@@ -68,6 +68,12 @@ pub enum What {
         survivors: usize,
         ms: u64,
     },
+    /// The server went over a limit of its cgroup and is ended.
+    OverLimit {
+        #[serde(flatten)]
+        instance: Instance,
+        limit: String,
+    },
     /// An operator has unlocked the place of an instance that is not proved gone; it is looked for on and on.
     SetAside {
         #[serde(flatten)]
@@ -92,6 +98,7 @@ impl What {
             Self::RootExited { .. } => "root_exited",
             Self::ProvedGone { .. } => "proved_gone",
             Self::NotProved { .. } => "not_proved",
+            Self::OverLimit { .. } => "over_limit",
             Self::SetAside { .. } => "set_aside",
             Self::MadeRoom { .. } => "made_room",
         }
@@ -106,6 +113,7 @@ impl What {
             | Self::RootExited { instance, .. }
             | Self::ProvedGone { instance, .. }
             | Self::NotProved { instance, .. }
+            | Self::OverLimit { instance, .. }
             | Self::SetAside { instance }
             | Self::MadeRoom { instance } => Some(instance),
         }

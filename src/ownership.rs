@@ -29,7 +29,7 @@ mod sweep;
 pub mod tree;
 mod wire;
 
-pub use cgroup::{Cgroup, Cgroups, NoCgroups};
+pub use cgroup::{Cgroup, Cgroups, Controller, NoCgroups};
 pub use children::become_subreaper;
 pub use footprint::drop_clean_pages;
 pub use instance_dir::InstanceDir;

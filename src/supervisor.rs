@@ -17,5 +17,5 @@ pub use floor::Occupancy;
 pub use instance::{InstanceKey, ScopeKey};
 pub use plan::Plan;
 pub use registry::{NoSlot, NotSetAside, Supervisor, SupervisorLimits, Tally};
-pub use slot::{Acquired, Cleanup, Ended, Granted, Lease, Refused, Slot, SlotView, Unproved, Waiter};
-pub use start::{StartCause, StartFailure};
+pub use slot::{Acquired, Cleanup, Ended, Granted, Lease, OverLimit, Refused, Slot, SlotView, Unproved, Waiter};
+pub use start::{Limits, StartCause, StartFailure};

@@ -336,6 +336,18 @@ fn other_values_are_checked_too() {
     broker.toml:4: 'log' in [server] has the unknown level 'inof' (did you mean 'info'?)
     ");
     assert_snapshot!(faults(&demo_with("[backends.demo.ownership]\nwindows = true")), @"broker.toml:7: 'windows' in [backends.demo.ownership] is not available in this version: leave it out or write false");
+    assert_snapshot!(faults(&demo_with("[backends.demo.ownership]\nmemory_max = 2048\npid_max = 10")), @r"
+    broker.toml:7: unknown key 'memory_max' in [backends.demo.ownership] (did you mean 'memory_max_mb'?)
+    broker.toml:8: unknown key 'pid_max' in [backends.demo.ownership] (did you mean 'pids_max'?)
+    ");
+    assert_snapshot!(faults(&demo_with("[backends.demo.ownership]\nmemory_max_mb = 0\npids_max = -1")), @r"
+    broker.toml:7: 'memory_max_mb' in [backends.demo.ownership] must be from 16 to 4194304, not 0
+    broker.toml:8: 'pids_max' in [backends.demo.ownership] must be from 4 to 4194304, not -1
+    ");
+    assert_snapshot!(faults(&demo_with("[backends.demo.ownership]\nmemory_max_mb = '2G'\npids_max = 1.5")), @r"
+    broker.toml:7: 'memory_max_mb' in [backends.demo.ownership] must be a whole number, not a string
+    broker.toml:8: 'pids_max' in [backends.demo.ownership] must be a whole number, not a number
+    ");
     assert_snapshot!(faults(&demo_with("[backends.demo.probe]\ntool = 't'\nexpect = '(a'\narguments = { when = 2026-01-01, n = inf, list = [1, { big = 99999999999999999999 }] }")), @r"
     broker.toml:8: 'expect' in [backends.demo.probe] is no regular expression: unclosed group
     broker.toml:9: 'big' in element 2 of 'list' in 'arguments' in [backends.demo.probe] has the number 99999999999999999999, which is out of range
@@ -556,6 +568,8 @@ fn a_fingerprint_is_what_a_process_is_made_of() {
         base.replace("A = 'secret'", "A = { env = 'secret' }"),
         format!("{base}cwd = '/'\n"),
         format!("{base}env_allow = ['X']\n"),
+        format!("{base}[backends.demo.ownership]\nmemory_max_mb = 64\n"),
+        format!("{base}[backends.demo.ownership]\npids_max = 64\n"),
     ] {
         assert_ne!(same(&process), original, "{process}");
     }

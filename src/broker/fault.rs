@@ -101,6 +101,10 @@ impl Fault {
             Loss::Exited => {
                 Self::new("backend_exited", format!("The server '{backend}' exited while the call was running. {may}"))
             }
+            Loss::OverLimit(limit) => Self::new(
+                "backend_exited",
+                format!("The server '{backend}' went over its limit of {limit} and was ended. {may}"),
+            ),
             Loss::Recycled => Self::new(
                 "outcome_unknown",
                 format!("The server '{backend}' was stopped while the call was running. {may}"),
@@ -210,6 +214,7 @@ fn seconds(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::limits::TreeLimit;
 
     #[test]
     fn durations_read_as_a_person_says_them() {
@@ -217,6 +222,16 @@ mod tests {
         {
             assert_eq!(seconds(Duration::from_millis(ms)), text);
         }
+    }
+
+    #[test]
+    fn a_limit_is_named_with_its_key() {
+        let fault = Fault::lost("x", Loss::OverLimit(TreeLimit::Memory { max_mb: 2048 }));
+        assert_eq!(fault.code, "backend_exited");
+        assert_eq!(
+            fault.text,
+            "The server 'x' went over its limit of 2048 MiB of memory (`memory_max_mb`) and was ended. Whether the call took effect is unknown; it was not sent again."
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! No argument, result, URL, credential, environment value or command line is in here (invariant 13).
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use crate::events::timestamp;
 use crate::ownership::Owner;
 use crate::ownership::process_table::{Process, ProcessTable};
 use crate::snapshot::Backend;
-use crate::supervisor::{Cleanup, Slot, SlotView, Tally};
+use crate::supervisor::{Cleanup, Limits, Slot, SlotView, Tally};
 
 /// Whether policies and catalogs are as they were accepted. Nothing records acceptance yet, so nothing is.
 const REVIEWED: bool = false;
@@ -94,7 +94,7 @@ impl Broker {
             json!({
                 "name": backend.name, "mount": format!("/{}/mcp", backend.name), "enabled": false, "scope": null,
                 "fingerprint": null, "policy": null, "catalog": null, "queue_limit": null,
-                "idle_timeout_seconds": null, "starts": 0, "proofs": 0, "instances": [],
+                "idle_timeout_seconds": null, "limits": null, "starts": 0, "proofs": 0, "instances": [],
             })
         });
         let backends: Vec<Value> = snapshot
@@ -102,12 +102,15 @@ impl Broker {
             .values()
             .map(|backend| {
                 let tally = self.supervisor.tally(&backend.name);
-                backend_status(backend, tally, seen.get(&*backend.name).unwrap_or(&none))
+                let asked = backend.plan.config.ownership.limits;
+                let limits = Limits { asked, refusal: self.supervisor.why_unlimited(asked).map(Arc::from) };
+                backend_status(backend, tally, &limits, seen.get(&*backend.name).unwrap_or(&none))
             })
             .chain(disabled)
             .collect();
         let reasons = self.readiness.reasons();
         let cgroups_missing = self.supervisor.cgroups_missing().map(ToString::to_string);
+        let controllers: Vec<_> = self.supervisor.controllers().iter().map(|controller| controller.as_str()).collect();
         let owner_kinds: &[&str] = if cgroups_missing.is_none() { &["keeper", "cgroup"] } else { &["keeper"] };
         json!({
             "broker": {
@@ -121,6 +124,7 @@ impl Broker {
                 "last_reload": {"at": timestamp(self.started_at), "ok": true, "errors": []},
                 "owner_kinds": owner_kinds,
                 "cgroup_unavailable_because": cgroups_missing,
+                "cgroup_controllers": controllers,
             },
             "totals": totals,
             "backends": backends,
@@ -128,7 +132,7 @@ impl Broker {
     }
 }
 
-pub(super) fn look(slots: &[std::sync::Arc<Slot>]) -> BTreeMap<String, Vec<Seen>> {
+pub(super) fn look(slots: &[Arc<Slot>]) -> BTreeMap<String, Vec<Seen>> {
     let table = ProcessTable::read().unwrap_or_default();
     let mut seen: BTreeMap<String, Vec<Seen>> = BTreeMap::new();
     for slot in slots {
@@ -157,7 +161,7 @@ impl Seen {
     }
 }
 
-fn backend_status(backend: &Backend, tally: Tally, instances: &[Seen]) -> Value {
+fn backend_status(backend: &Backend, tally: Tally, limits: &Limits, instances: &[Seen]) -> Value {
     let (policy, catalog) = (&backend.policy, &backend.catalog);
     let has_drift = instances.iter().any(|seen| !seen.view.drifted.is_empty());
     json!({
@@ -183,6 +187,7 @@ fn backend_status(backend: &Backend, tally: Tally, instances: &[Seen]) -> Value 
         "queue_limit": policy.queue.len_max,
         "max_concurrency": policy.max_concurrency,
         "idle_timeout_seconds": policy.idle_timeout.as_secs_f64(),
+        "limits": limits_status(limits),
         "starts": tally.starts,
         "proofs": tally.proofs,
         "last_cleanup": tally.last_cleanup.map(cleanup_status),
@@ -204,6 +209,10 @@ fn instance_status(seen: &Seen) -> Value {
         "given_up": view.given_up,
         "idle_ms": view.idle.map(ms),
         "owner": view.owner.unwrap_or(Owner::Keeper).as_str(),
+        "limits": view.limits.as_ref().map(limits_status),
+        "last_over_limit": view.last_over_limit.map(|over| json!({
+            "at": timestamp(over.at), "generation": over.generation.number(), "limit": over.limit.to_string(),
+        })),
         "keeper_pid": view.keeper.map(|keeper| keeper.pid),
         "owned_processes": seen.processes,
         "rss_bytes": seen.rss_bytes,
@@ -218,6 +227,18 @@ fn instance_status(seen: &Seen) -> Value {
         "drifted_tools": view.drifted,
         "dropped": view.dropped.iter().map(|(kind, n)| ((*kind).to_owned(), Value::from(*n))).collect::<serde_json::Map<_, _>>(),
     })
+}
+
+/// `null` where none was asked for.
+fn limits_status(limits: &Limits) -> Value {
+    let Limits { asked, refusal } = limits;
+    match asked.is_none() {
+        true => Value::Null,
+        false => json!({
+            "memory_max_mb": asked.memory_max_mb, "pids_max": asked.pids_max,
+            "enforced": refusal.is_none(), "because": refusal.as_deref(),
+        }),
+    }
 }
 
 fn cleanup_status(cleanup: Cleanup) -> Value {

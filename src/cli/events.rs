@@ -52,6 +52,7 @@ fn describe(data: &str) -> anyhow::Result<String> {
         "root_exited" => format!("its first process {}", text("exit")),
         "proved_gone" => format!("proved gone in {} ms, {} killed", event["ms"], event["killed"]),
         "not_proved" => format!("NOT PROVED GONE after {} ms, {} survivors", event["ms"], event["survivors"]),
+        "over_limit" => format!("went over its limit of {}", text("limit")),
         "set_aside" => "set aside by an operator, NOT PROVED GONE".to_owned(),
         "made_room" => "idle, stopped to make room for another".to_owned(),
         "missed" => return Ok(format!("({} earlier events are forgotten)", event["count"])),

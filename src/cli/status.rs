@@ -61,11 +61,29 @@ fn describe(status: &Value) -> String {
         if backend["catalog"]["drift"] == "changed" {
             text += ", its server differs from its catalog";
         }
+        let limits = &backend["limits"];
+        text += &describe_limits(limits);
         for instance in backend["instances"].as_array().into_iter().flatten() {
             text += &describe_instance(instance);
+            // Said once above, unless this generation differs.
+            if instance["limits"]["because"] != limits["because"] {
+                text += &describe_limits(&instance["limits"]);
+            }
         }
     }
     text
+}
+
+/// Nothing where none was asked for.
+fn describe_limits(limits: &Value) -> String {
+    let memory = limits["memory_max_mb"].as_u64().map(|mb| format!("{mb} MiB of memory"));
+    let pids = limits["pids_max"].as_u64().map(|max| format!("{max} processes and threads"));
+    let limited: Vec<String> = memory.into_iter().chain(pids).collect();
+    match (limited.is_empty(), limits["because"].as_str()) {
+        (true, _) => String::new(),
+        (false, None) => format!("\n  limited to {}", limited.join(" and ")),
+        (false, Some(reason)) => format!("\n  limits NOT ENFORCED (asked: {}): {reason}", limited.join(" and ")),
+    }
 }
 
 fn describe_instance(instance: &Value) -> String {
@@ -90,6 +108,10 @@ fn describe_instance(instance: &Value) -> String {
     }
     if let Some(cause) = instance["last_failure"]["cause"].as_str() {
         text += &format!("\n    last failed start (generation {}): {cause}", instance["last_failure"]["generation"]);
+    }
+    if let Some(limit) = instance["last_over_limit"]["limit"].as_str() {
+        text +=
+            &format!("\n    generation {} went over its limit of {limit}", instance["last_over_limit"]["generation"]);
     }
     text += &describe_cleanup(instance);
     for survivor in instance["survivors"].as_array().into_iter().flatten() {

@@ -1,6 +1,7 @@
 //! Reading `[backends.NAME]` and the tables below it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use regex::Regex;
 use toml::de::DeValue;
@@ -15,6 +16,12 @@ use super::resolve::read_secret;
 use super::template::{Placeholders, Template, is_env_name};
 use super::vars::{env_reference, template, templates};
 use crate::core::digest::Digest;
+use crate::core::limits::TreeLimits;
+
+/// Less no server starts with; the upper end keeps the number of bytes in 64 bits with ease (4 TiB).
+const MEMORY_MAX_MB: RangeInclusive<u64> = 16..=4 << 20;
+/// Less is no server that does anything; more than the upper end no 64-bit Linux has (PID_MAX_LIMIT).
+const PIDS_MAX: RangeInclusive<u64> = 4..=4 << 20;
 
 impl Loader<'_> {
     pub(super) fn backends(&self, section: &Section<'_>, vars: &BTreeSet<String>) -> BTreeMap<String, BackendConfig> {
@@ -171,8 +178,10 @@ fn ownership(mut section: Section<'_>) -> Ownership {
     {
         entry.fault("is not available in this version: leave it out or write false");
     }
+    let memory_max_mb = section.get("memory_max_mb").and_then(|entry| entry.integer(MEMORY_MAX_MB));
+    let pids_max = section.get("pids_max").and_then(|entry| entry.integer(PIDS_MAX));
     section.finish();
-    Ownership { windows: false }
+    Ownership { windows: false, limits: TreeLimits { memory_max_mb, pids_max } }
 }
 
 fn probe(mut section: Section<'_>) -> Option<Probe> {

@@ -27,7 +27,12 @@ impl BackendConfig {
             "env": env,
             "env_allow": self.env_allow,
             "scope": scope,
-            "ownership": { "windows": self.ownership.windows },
+            "ownership": {
+                "windows": self.ownership.windows,
+                // Set when the cgroup of a generation is made.
+                "memory_max_mb": self.ownership.limits.memory_max_mb,
+                "pids_max": self.ownership.limits.pids_max,
+            },
             "package": package,
             "version": version,
         }))

@@ -10,6 +10,7 @@ use regex::Regex;
 use super::environment::EnvValue;
 use super::package::{Package, package_of};
 use super::template::Template;
+use crate::core::limits::TreeLimits;
 
 /// Where the broker listens when the file says nothing.
 pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8788);
@@ -149,6 +150,8 @@ impl Default for Deadlines {
 pub struct Ownership {
     /// Whether processes on the Windows side are owned too.
     pub windows: bool,
+    /// Enforced where the generation has a cgroup with the controllers for it; `/status` says where not.
+    pub limits: TreeLimits,
 }
 
 /// `[backends.NAME.probe]`: one harmless call that shows that the whole chain works.

@@ -7,6 +7,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::core::limits::TreeLimit;
 use crate::protocol::call::{Answer, Progress, same_id};
 
 /// Who sent a call: the client's session (or request, for clients without one), its own id for the call, raw, and
@@ -44,6 +45,8 @@ pub enum Outcome {
 pub enum Loss {
     /// The server's process ended.
     Exited,
+    /// The server went over this limit, and was ended for it.
+    OverLimit(TreeLimit),
     /// The conversation broke while the process lived on, or the generation was stopped because of another call.
     Recycled,
     /// The generation was stopped for a reload, a disable or a shutdown before the answer came.

@@ -23,7 +23,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 
 use self::control::Control;
-use super::cgroup::Cgroup;
+use super::cgroup::{Cgroup, Level, LimitWatch};
 use super::pidfd::{PidFd, nix_pid};
 use super::process_table::{Process, ProcessId, ProcessTable};
 use super::server::{self, CloseWhen, Spawned, close_others};
@@ -58,6 +58,8 @@ struct Keeper {
     root_exit: Option<Exit>,
     /// Where the server was put. This process stays outside, so that it can see the end.
     cgroup: Option<Cgroup>,
+    /// Its limits that have not been reached.
+    limits: Vec<LimitWatch>,
 }
 
 /// Whether the kernel still knows a child of ours.
@@ -79,7 +81,14 @@ impl Keeper {
         close_others(CloseWhen::Now);
         SigSet::all().thread_block()?;
         let deaths = SignalFd::with_flags(&Signal::SIGCHLD.into(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        Ok(Self { control: Control::from_stdin()?, deaths, root: None, root_exit: None, cgroup: None })
+        Ok(Self {
+            control: Control::from_stdin()?,
+            deaths,
+            root: None,
+            root_exit: None,
+            cgroup: None,
+            limits: Vec::new(),
+        })
     }
 
     /// Returns when nothing more is to be said: the tree is empty, or the broker is gone.
@@ -106,13 +115,14 @@ impl Keeper {
                     }
                 }
             }
-            let (orders, deaths) = (PollFd::new(self.control.fd(), PollFlags::POLLIN), self.death_poll());
-            let mut awaited = [orders, deaths];
+            let mut awaited = vec![PollFd::new(self.control.fd(), PollFlags::POLLIN), self.death_poll()];
+            awaited.extend(self.limits.iter().map(|limit| PollFd::new(limit.fd(), PollFlags::POLLPRI)));
             match poll(&mut awaited, PollTimeout::NONE) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
             let has_order = awaited[0].any().unwrap_or(false);
+            self.look_at_limits();
             self.reap();
             if has_order && !self.control.receive()? {
                 return Ok(());
@@ -129,6 +139,8 @@ impl Keeper {
             None => (None, None),
         };
         self.cgroup = cgroup.filter(|_| procs.is_some());
+        let (limits, limit_refusal) = self.cgroup.as_ref().map(Cgroup::limit).unwrap_or_default();
+        self.limits = limits;
         let Spawned { root, refusal } = match server::spawn(launch, stdio, procs) {
             Ok(spawned) => spawned,
             Err((failure, message)) => return Ok(Report::SpawnFailed { failure, message }),
@@ -139,8 +151,23 @@ impl Keeper {
         {
             // Empty: nobody was let in. Failed: it stays behind, and is in nobody's way.
             let _ = cgroup.remove();
+            self.limits.clear();
         }
-        Ok(Report::Spawned { root, cgroup_refusal: no_cgroup.or(refusal).map(|error| error.to_string()) })
+        let cgroup_refusal = no_cgroup.or(refusal).map(|error| error.to_string());
+        Ok(Report::Spawned { root, cgroup_refusal, limit_refusal })
+    }
+
+    /// Tells of each limit that was reached, once. A look also arms the next poll.
+    fn look_at_limits(&mut self) {
+        let control = &mut self.control;
+        self.limits.retain(|watch| {
+            let level = watch.look();
+            if level == Level::Over {
+                // Failed: the broker is gone, and the next receive says so.
+                let _ = control.report(&Report::OverLimit { limit: watch.limit });
+            }
+            level == Level::Within
+        });
     }
 
     /// SIGTERM to the root's session: npx, sh and node get it each, because a wrapper does not pass it on.
@@ -245,6 +272,8 @@ impl Keeper {
             // Once: after that the pid may come again.
             if self.root_exit.is_none() && self.root.is_some_and(|root| nix_pid(root.pid) == pid) {
                 self.root_exit = Some(exit);
+                // The kernel counts before it kills, so if this was its doing it is to be seen by now.
+                self.look_at_limits();
                 // Failed: the broker is gone, and the next receive says so.
                 let _ = self.control.report(&Report::RootExited { exit });
             }

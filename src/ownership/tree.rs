@@ -10,6 +10,7 @@ mod start;
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::unix::pipe;
@@ -17,6 +18,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::process_table::ProcessId;
 use super::wire::{Exit, SpawnFailure, Survivor};
+use crate::core::limits::TreeLimit;
 
 pub use start::{start, start_in};
 
@@ -28,6 +30,8 @@ pub struct Tree {
     owner: Owner,
     orders: mpsc::Sender<Order>,
     known: watch::Receiver<Known>,
+    /// Why limits that its cgroup was to have do not hold.
+    limit_refusal: Option<Arc<str>>,
 }
 
 /// By what means a tree is held.
@@ -50,6 +54,8 @@ impl Owner {
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     root_exit: Option<RootExit>,
+    /// The first limit that it went over.
+    over_limit: Option<TreeLimit>,
     is_proved_empty: bool,
 }
 
@@ -106,6 +112,22 @@ impl Tree {
 
     pub fn owner(&self) -> Owner {
         self.owner
+    }
+
+    /// Why limits that its cgroup was to have do not hold; `None` when they all do, or there are none.
+    pub fn limit_refusal(&self) -> Option<&Arc<str>> {
+        self.limit_refusal.as_ref()
+    }
+
+    /// The limit that it went over, if it did. Where that ended the root, it is known before the exit is.
+    pub fn over_limit(&self) -> Option<TreeLimit> {
+        self.known.borrow().over_limit
+    }
+
+    /// Resolves when the tree goes over a limit, or with `None` when it is proved empty. Cancelling loses nothing.
+    pub async fn went_over_limit(&self) -> Option<TreeLimit> {
+        let mut known = self.known.clone();
+        known.wait_for(|known| known.over_limit.is_some()).await.ok()?.over_limit
     }
 
     /// Sends SIGTERM to every process of the tree that is still in the root's session; returns at once.

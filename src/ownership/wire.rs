@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::cgroup::Cgroup;
 use super::process_table::{Process, ProcessId};
 use crate::core::launch::Launch;
+use crate::core::limits::TreeLimit;
 
 /// Bytes of one frame. Linux refuses arguments and environment beyond 2 MiB together (execve(2)); JSON escapes add some.
 pub(super) const FRAME_BYTES_MAX: usize = 4 << 20;
@@ -40,11 +41,17 @@ pub(super) enum Report {
         root: ProcessId,
         /// Why the server is not in the cgroup of the order.
         cgroup_refusal: Option<String>,
+        /// Why limits of its cgroup do not hold.
+        limit_refusal: Option<String>,
     },
     /// The keeper's last words.
     SpawnFailed {
         failure: SpawnFailure,
         message: String,
+    },
+    /// Once for each limit; before `RootExited` where that is its consequence.
+    OverLimit {
+        limit: TreeLimit,
     },
     /// Once.
     RootExited {

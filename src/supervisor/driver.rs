@@ -1,5 +1,6 @@
 //! The one task of a slot: performs what its core decided, in that order, and reports what came of it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use super::start::{Footprint, StartCause, StartFailure, Started, bring_up};
 use crate::catalog;
 use crate::core::generation::Generation;
 use crate::core::lifecycle::{Effect, Event, LeaseLoss, Report};
+use crate::core::limits::TreeLimit;
 use crate::events::What;
 use crate::link::{HandshakeError, Link, Loss};
 use crate::ownership::{RootExit, Sweep, Tree};
@@ -104,10 +106,11 @@ impl Driver {
             Effect::Handshake(generation) => self.handshake(generation),
             Effect::FailLeases(generation, loss) => {
                 if let Some(started) = self.started(generation) {
-                    started.link.fail_all(match loss {
-                        LeaseLoss::Exited => Loss::Exited,
-                        LeaseLoss::LinkLost | LeaseLoss::Recycled => Loss::Recycled,
-                        LeaseLoss::Drained => Loss::Drained,
+                    started.link.fail_all(match (loss, started.tree.over_limit()) {
+                        (LeaseLoss::Exited | LeaseLoss::LinkLost, Some(limit)) => Loss::OverLimit(limit),
+                        (LeaseLoss::Exited, None) => Loss::Exited,
+                        (LeaseLoss::LinkLost, None) | (LeaseLoss::Recycled, _) => Loss::Recycled,
+                        (LeaseLoss::Drained, _) => Loss::Drained,
                     });
                 }
             }
@@ -151,14 +154,12 @@ impl Driver {
         running.footprint = footprint;
         match result {
             Ok(started) => {
-                self.slot.set_live(Live {
-                    generation,
-                    link: started.link.clone(),
-                    keeper: started.tree.keeper(),
-                    owner: started.tree.owner(),
-                    drifted: Arc::default(),
-                });
+                self.slot.set_live(live(generation, &started, BTreeSet::new()));
                 let is_greeted = running.is_greeted.clone();
+                if !started.limits.asked.is_none() {
+                    let is_greeted = is_greeted.clone();
+                    self.tasks.spawn(watch_limits(self.slot.clone(), generation, started.clone(), is_greeted));
+                }
                 self.tasks.spawn(watch_root(self.slot.clone(), generation, started.clone(), is_greeted));
                 running.started = Some(started);
                 self.slot.report(generation, Report::Spawned);
@@ -281,24 +282,30 @@ async fn greet(slot: &Slot, generation: Generation, started: &Started) -> Result
             "the server's tools are not those of its catalog"
         );
     }
-    Ok(Live {
+    Ok(live(generation, started, drift.changed))
+}
+
+fn live(generation: Generation, started: &Started, drifted: BTreeSet<String>) -> Live {
+    Live {
         generation,
         link: started.link.clone(),
         keeper: started.tree.keeper(),
         owner: started.tree.owner(),
-        drifted: Arc::new(drift.changed),
-    })
+        limits: started.limits.clone(),
+        drifted: Arc::new(drifted),
+    }
 }
 
 /// A lost conversation is told as the exit that caused it, where that is so.
 async fn explain(generation: Generation, link: &Link, tree: &Tree, fault: HandshakeError) -> StartFailure {
     let exit = if link.is_lost() { tokio::time::timeout(LAST_WORDS, tree.root_exit()).await.ok() } else { None };
-    let cause = match exit {
-        Some(exit) => {
+    let cause = match (tree.over_limit(), exit) {
+        (Some(limit), _) => StartCause::OverLimit(limit),
+        (None, Some(exit)) => {
             await_last_words(link).await;
             StartCause::Exited(described(exit))
         }
-        None => StartCause::Handshake(fault.to_string()),
+        (None, None) => StartCause::Handshake(fault.to_string()),
     };
     StartFailure::new(generation, cause, link.stderr_tail())
 }
@@ -316,12 +323,30 @@ async fn watch_root(slot: Arc<Slot>, generation: Generation, started: Started, i
     // What it wrote before its end is still an answer.
     await_last_words(&started.link).await;
     if !is_greeted.load(Ordering::Relaxed) {
-        let cause = StartCause::Exited(described(exit));
+        let over_limit = started.tree.over_limit().map(StartCause::OverLimit);
+        let cause = over_limit.unwrap_or_else(|| StartCause::Exited(described(exit)));
         slot.set_failure(StartFailure::new(generation, cause, started.link.stderr_tail()));
     }
     tracing::info!(slot = %slot, %generation, exit = %described(exit), "root ended");
     slot.tell(What::RootExited { instance: slot.named(generation.number()), exit: described(exit) });
     slot.report(generation, Report::RootExited);
+}
+
+/// What has gone over a limit is ended. Of its memory: the kernel has done it, with all that is in the cgroup, and the
+/// root's exit says so. Of its processes: it lives, but a fork has failed and nobody knows what it made of that.
+async fn watch_limits(slot: Arc<Slot>, generation: Generation, started: Started, is_greeted: Arc<AtomicBool>) {
+    let Some(limit) = started.tree.went_over_limit().await else { return };
+    tracing::warn!(slot = %slot, %generation, %limit, "went over its limit");
+    slot.set_over_limit(generation, limit);
+    if let TreeLimit::Memory { .. } = limit
+        && tokio::time::timeout(LAST_WORDS, started.tree.root_exit()).await.is_ok()
+    {
+        return;
+    }
+    if !is_greeted.load(Ordering::Relaxed) {
+        slot.set_failure(StartFailure::new(generation, StartCause::OverLimit(limit), started.link.stderr_tail()));
+    }
+    slot.report(generation, Report::LinkLost);
 }
 
 async fn await_last_words(link: &Link) {

@@ -14,8 +14,9 @@ use super::plan::Plan;
 use super::slot::{Cleanup, Name, Shared, Slot};
 use crate::core::admission::{AdmissionLimits, SlotNumber};
 use crate::core::lifecycle::{Event, PublicState};
+use crate::core::limits::TreeLimits;
 use crate::events::{EventLog, What};
-use crate::ownership::{Cgroups, Journal, KeeperProgram, NoCgroups, Sweep};
+use crate::ownership::{Cgroups, Controller, Journal, KeeperProgram, NoCgroups, Sweep};
 
 /// Bounds of the supervisor.
 #[derive(Clone, Copy, Debug)]
@@ -102,10 +103,17 @@ struct Registered {
 }
 
 impl Supervisor {
-    /// Blocks on the kernel for some milliseconds: it looks for a place for cgroups.
-    pub fn new(journal: Journal, keeper: KeeperProgram, limits: SupervisorLimits, events: Arc<EventLog>) -> Self {
+    /// Blocks on the kernel for some milliseconds: it looks for a place for cgroups, with the controllers that the
+    /// limits of backends need.
+    pub fn new(
+        journal: Journal,
+        keeper: KeeperProgram,
+        limits: SupervisorLimits,
+        controllers: &[Controller],
+        events: Arc<EventLog>,
+    ) -> Self {
         let admission = AdmissionLimits { live_max: limits.live_max, starts_max: limits.starts_max };
-        let cgroups = Cgroups::find(journal.installation());
+        let cgroups = Cgroups::find_limiting(journal.installation(), controllers);
         let services = Services {
             journal,
             keeper,
@@ -208,6 +216,16 @@ impl Supervisor {
         self.services.cgroups.as_ref().err()
     }
 
+    /// Controllers that work in the cgroups of generations.
+    pub fn controllers(&self) -> &[Controller] {
+        self.services.cgroups.as_ref().map(Cgroups::controllers).unwrap_or_default()
+    }
+
+    /// Why not all of these limits can hold for a generation here.
+    pub fn why_unlimited(&self, limits: TreeLimits) -> Option<String> {
+        self.services.why_unlimited(limits)
+    }
+
     /// Ends what an earlier broker left behind, and proves it; the reason if that did not succeed within `budget`.
     /// Until it has succeeded once, no call is given a slot.
     pub async fn sweep_leftovers(&self, budget: Duration) -> Result<(), String> {
@@ -269,6 +287,14 @@ impl Services {
             }
             // One that is used again by now is let be.
             slot.evict();
+        }
+    }
+
+    pub fn why_unlimited(&self, limits: TreeLimits) -> Option<String> {
+        match &self.cgroups {
+            _ if limits.is_none() => None,
+            Ok(cgroups) => cgroups.why_unlimited(limits),
+            Err(reason) => Some(format!("no cgroup: {reason}")),
         }
     }
 

@@ -2,10 +2,11 @@
 
 mod ending;
 mod lease;
+mod view;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -13,10 +14,11 @@ use super::driver::Order;
 use super::floor::Floor;
 use super::instance::InstanceKey;
 use super::plan::Plan;
-use super::start::{StartCause, StartFailure};
+use super::start::{Limits, StartCause, StartFailure};
 use crate::core::admission::SlotNumber;
 use crate::core::generation::{Generation, Mint, Stamped};
 use crate::core::lifecycle::{self, Effect, Event, LeaseId, PublicState, Refusal, Report, WaiterId};
+use crate::core::limits::TreeLimit;
 use crate::core::moment::Moment;
 use crate::events::{EventLog, Instance, What};
 use crate::link::{Caller, Link, Outcome};
@@ -27,6 +29,7 @@ pub use ending::{Ended, Unproved};
 
 pub use lease::{Acquired, Granted, Lease, Refused, Waiter};
 use lease::{Answer, Answers};
+pub use view::SlotView;
 
 /// The place for at most one process tree of a backend in a scope.
 ///
@@ -70,6 +73,7 @@ struct State {
     armed: Option<Moment>,
     effects: Vec<Effect>,
     last_failure: Option<Arc<StartFailure>>,
+    last_over_limit: Option<OverLimit>,
     last_cleanup: Option<Cleanup>,
     survivors: Vec<Survivor>,
     attempts: Option<Attempts>,
@@ -88,8 +92,17 @@ pub(super) struct Live {
     pub link: Link,
     pub keeper: ProcessId,
     pub owner: Owner,
+    pub limits: Limits,
     /// Tools whose live definition is not the catalog's.
     pub drifted: Arc<BTreeSet<String>>,
+}
+
+/// The last time that a generation of the slot went over a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OverLimit {
+    pub at: SystemTime,
+    pub generation: Generation,
+    pub limit: TreeLimit,
 }
 
 /// How the last sweep of the slot ended.
@@ -100,34 +113,6 @@ pub struct Cleanup {
     /// From the order to the answer.
     pub took: Duration,
     pub survivors: usize,
-}
-
-/// What is known of a slot at one moment.
-#[derive(Clone, Debug)]
-pub struct SlotView {
-    pub state: PublicState,
-    pub generation: Option<Generation>,
-    pub last_generation: u64,
-    /// How long the public state has lasted.
-    pub since: Duration,
-    pub active: usize,
-    pub queued: usize,
-    /// How long no call has been out, while ready.
-    pub idle: Option<Duration>,
-    pub keeper: Option<ProcessId>,
-    /// By what means the running generation is held.
-    pub owner: Option<Owner>,
-    pub last_cleanup: Option<Cleanup>,
-    pub survivors: Vec<Survivor>,
-    /// What was tried so far, in `cleanup_failed`.
-    pub unproved: Option<Unproved>,
-    pub is_set_aside: bool,
-    pub last_failure: Option<Arc<StartFailure>>,
-    /// Tools of the running server whose definition is not the catalog's.
-    pub drifted: Arc<BTreeSet<String>>,
-    pub dropped: Vec<(&'static str, u64)>,
-    /// Calls that were given up and that the server still works on.
-    pub given_up: usize,
 }
 
 /// What a slot is called, by clients, by operators and by the broker.
@@ -164,6 +149,7 @@ impl Slot {
             armed: None,
             effects: Vec::new(),
             last_failure: None,
+            last_over_limit: None,
             last_cleanup: None,
             survivors: Vec::new(),
             attempts: None,
@@ -303,30 +289,6 @@ impl Slot {
         self.lock().is_retired
     }
 
-    pub fn view(&self) -> SlotView {
-        let state = self.lock();
-        let now = self.now();
-        SlotView {
-            state: state.core.public_state(),
-            generation: state.core.live(),
-            last_generation: state.core.high_water(),
-            since: now.saturating_since(state.core.since()),
-            active: state.core.active(),
-            queued: state.core.queued(),
-            idle: state.core.idle_since().map(|since| now.saturating_since(since)),
-            keeper: state.live.as_ref().map(|live| live.keeper),
-            owner: state.live.as_ref().map(|live| live.owner),
-            last_cleanup: state.last_cleanup,
-            survivors: state.survivors.clone(),
-            unproved: state.unproved(now),
-            is_set_aside: state.is_set_aside,
-            last_failure: state.last_failure.clone(),
-            drifted: state.live.as_ref().map(|live| live.drifted.clone()).unwrap_or_default(),
-            given_up: state.live.as_ref().map_or(0, |live| live.link.given_up()),
-            dropped: state.live.as_ref().map(|live| live.link.counts().to_vec()).unwrap_or_default(),
-        }
-    }
-
     /// Whether the slot holds nothing that anybody could miss; if so it is marked, and `acquire` sends callers away.
     pub(super) fn forget_if_vacant(&self) -> bool {
         let mut state = self.lock();
@@ -394,6 +356,12 @@ impl Slot {
             self.tell(What::StartFailed { instance, kind });
             state.last_failure = Some(Arc::new(failure));
         }
+    }
+
+    /// A generation went over a limit.
+    pub(super) fn set_over_limit(&self, generation: Generation, limit: TreeLimit) {
+        self.tell(What::OverLimit { instance: self.named(generation.number()), limit: limit.to_string() });
+        self.lock().last_over_limit = Some(OverLimit { at: SystemTime::now(), generation, limit });
     }
 
     /// How a sweep ended. After a proof nothing of the generation is live any more.

@@ -10,6 +10,7 @@ use super::slot::Slot;
 use crate::config::{InstanceContext, Surroundings};
 use crate::core::generation::Generation;
 use crate::core::launch::Launch;
+use crate::core::limits::{TreeLimit, TreeLimits};
 use crate::link::{Link, Streams};
 use crate::ownership::journal::Entry;
 use crate::ownership::{self, Cgroup, InstanceDir, Tree};
@@ -19,6 +20,15 @@ use crate::ownership::{self, Cgroup, InstanceDir, Tree};
 pub(super) struct Started {
     pub tree: Tree,
     pub link: Link,
+    pub limits: Limits,
+}
+
+/// The limits of a generation, and whether they hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    pub asked: TreeLimits,
+    /// `None` when all of them hold.
+    pub refusal: Option<Arc<str>>,
 }
 
 /// What a generation leaves on disk while it may have processes; erased after the proof.
@@ -72,6 +82,7 @@ pub(super) async fn bring_up(
 struct Prepared {
     launch: Launch,
     cgroup: Option<Cgroup>,
+    limits: Limits,
 }
 
 /// Notes the generation, makes its directory, and fills in its command. Blocks on the file system.
@@ -83,7 +94,10 @@ fn prepare(
 ) -> Result<Prepared, StartCause> {
     let plan = slot.plan();
     let (backend, number) = (&*slot.key.backend, generation.number());
-    let cgroup = services.cgroups.as_ref().ok().map(|cgroups| cgroups.of(&slot.id, number));
+    let asked = plan.config.ownership.limits;
+    let limits = Limits { asked, refusal: services.why_unlimited(asked).map(Arc::from) };
+    let cgroup =
+        services.cgroups.as_ref().map(|cgroups| cgroups.of(&slot.id, number).limited(cgroups.attainable(asked))).ok();
     let entry = services.journal.begin(backend, &slot.id, number, cgroup.as_ref()).map_err(spawn_failed)?;
     footprint.entry = Some(entry);
     let dir = InstanceDir::create(&services.journal.instances(), &slot.id, number).map_err(spawn_failed)?;
@@ -99,7 +113,7 @@ fn prepare(
         .config
         .resolve(&plan.vars, &context, &Surroundings::of_this_process())
         .map_err(|e| StartCause::Resolve(e.to_string()))?;
-    Ok(Prepared { launch, cgroup })
+    Ok(Prepared { launch, cgroup, limits })
 }
 
 async fn start(
@@ -108,7 +122,7 @@ async fn start(
     prepared: Prepared,
     footprint: &mut Footprint,
 ) -> Result<Started, StartCause> {
-    let Prepared { launch, cgroup } = prepared;
+    let Prepared { launch, cgroup, mut limits } = prepared;
     let started =
         ownership::start_in(cgroup, &services.keeper, &launch, &services.tracker).await.map_err(spawn_failed)?;
     if let Some(entry) = &mut footprint.entry
@@ -117,9 +131,13 @@ async fn start(
         // The tree is owned all the same; a next broker would have to find it by its marker alone.
         tracing::warn!(slot = %slot, error = %e, "failed to write the journal");
     }
+    limits.refusal = limits.refusal.or_else(|| started.tree.limit_refusal().cloned());
+    if let Some(reason) = &limits.refusal {
+        tracing::warn!(slot = %slot, %reason, "runs without the limits that were asked for");
+    }
     let streams = Streams { stdin: started.pipes.stdin, stdout: started.pipes.stdout, stderr: started.pipes.stderr };
     let link = Link::open(streams, slot.plan().link, &services.tracker);
-    Ok(Started { tree: started.tree, link })
+    Ok(Started { tree: started.tree, link, limits })
 }
 
 fn spawn_failed(error: impl fmt::Display) -> StartCause {
@@ -144,6 +162,8 @@ pub enum StartCause {
     Spawn(String),
     /// The process ended before it had answered.
     Exited(String),
+    /// The process went over a limit before it had answered.
+    OverLimit(TreeLimit),
     /// The answer was not one.
     Handshake(String),
     /// There was no answer in time.
@@ -164,6 +184,7 @@ impl StartFailure {
             StartCause::Resolve(_) => "resolve",
             StartCause::Spawn(_) => "spawn",
             StartCause::Exited(_) => "exited",
+            StartCause::OverLimit(_) => "over_limit",
             StartCause::Handshake(_) => "handshake",
             StartCause::TimedOut(_) => "timed_out",
         }
@@ -175,6 +196,10 @@ impl fmt::Display for StartCause {
         match self {
             Self::Resolve(why) | Self::Spawn(why) => f.write_str(why),
             Self::Exited(how) => write!(f, "the server {how} before it had answered `initialize`"),
+            Self::OverLimit(limit) => write!(
+                f,
+                "the server went over its limit of {limit} and was ended before it had answered `initialize`; raise that if it needs more"
+            ),
             Self::Handshake(why) => write!(f, "the server could not be greeted: {why}"),
             Self::TimedOut(limit) => write!(f, "no answer to `initialize` within {} s", limit.as_secs_f64()),
         }

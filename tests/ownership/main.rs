@@ -8,6 +8,7 @@ mod broker_death;
 mod cgroup;
 mod escape;
 mod journal;
+mod limits;
 mod lost_keeper;
 mod spawn;
 mod support;

@@ -10,6 +10,7 @@ use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 use serde::{Deserialize, Serialize};
 
 use super::home::{group_name, home_name};
+use crate::core::limits::TreeLimits;
 use crate::ownership::process_table::{Process, ProcessId};
 
 /// Cgroups that a server may make in its own and that are still removed; a container engine makes two a container.
@@ -19,14 +20,25 @@ const ATTEMPTS: usize = 8;
 
 /// A name below our own directory of cgroups; whether it exists is the kernel's knowledge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
 pub struct Cgroup {
     path: PathBuf,
+    /// To be set before anybody is in it.
+    limits: TreeLimits,
 }
 
 impl Cgroup {
     pub(super) fn at(path: PathBuf) -> Self {
-        Self { path }
+        Self { path, limits: TreeLimits::default() }
+    }
+
+    /// The same with limits, which `limit` sets.
+    #[must_use]
+    pub fn limited(self, limits: TreeLimits) -> Self {
+        Self { limits, ..self }
+    }
+
+    pub fn limits(&self) -> TreeLimits {
+        self.limits
     }
 
     /// The cgroup that a journal names for a generation. `None` when it is gone, or not one that this installation

@@ -5,11 +5,20 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use super::Cgroup;
+use super::controllers::{Controller, available, bases, pass_on, remove_leaf};
+use crate::core::limits::TreeLimits;
+
+/// What a limit is tried with; nobody is ever under it.
+const TRIED: TreeLimits = TreeLimits { memory_max_mb: Some(64), pids_max: Some(64) };
 
 /// The place for the cgroups of one installation; one was made there and removed again to see that it can be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cgroups {
     home: PathBuf,
+    /// Those that were asked for and work.
+    controllers: Vec<Controller>,
+    /// Those that were asked for and do not, and why.
+    missing: Vec<(Controller, String)>,
 }
 
 /// Why the keeper is the only owner.
@@ -35,6 +44,15 @@ impl Cgroups {
     /// # Errors
     /// Nothing can be made there, and why.
     pub fn find(installation: &str) -> Result<Self, NoCgroups> {
+        Self::find_limiting(installation, &[])
+    }
+
+    /// The same, with what it takes to limit trees. For that this process may have to go into a cgroup below its own,
+    /// so it is done before anything is started. What cannot be had is no error: [`Self::why_unlimited`] tells.
+    ///
+    /// # Errors
+    /// As for [`find`](Self::find).
+    pub fn find_limiting(installation: &str, wanted: &[Controller]) -> Result<Self, NoCgroups> {
         let mounts = read("/proc/self/mountinfo")?;
         let own = own_cgroup(&read("/proc/self/cgroup")?).ok_or(NoCgroups::NoMount)?;
         let mounts: Vec<Mount> = mounts.lines().filter_map(Mount::parse).collect();
@@ -43,9 +61,19 @@ impl Cgroups {
         }
         let seen = mounts.iter().filter_map(|mount| mount.path_of(&own)).find(|path| path.is_dir());
         let own = seen.ok_or(NoCgroups::OutOfSight)?;
-        let place = Self { home: own.join(home_name(installation)) };
-        place.probe(&own)?;
-        Ok(place)
+        let name = home_name(installation);
+        let mut refusal = NoCgroups::OutOfSight;
+        for base in bases(&own, &name) {
+            let mut place = Self { home: base.join(&name), controllers: Vec::new(), missing: Vec::new() };
+            match place.probe(&base) {
+                Ok(()) => {
+                    place.reach_for(&base, wanted);
+                    return Ok(place);
+                }
+                Err(reason) => refusal = reason,
+            }
+        }
+        Err(refusal)
     }
 
     /// The cgroup of a generation, which need not exist.
@@ -53,9 +81,79 @@ impl Cgroups {
         Cgroup::at(self.home.join(group_name(instance, generation)))
     }
 
+    /// Controllers that work in the cgroups of generations.
+    pub fn controllers(&self) -> &[Controller] {
+        &self.controllers
+    }
+
+    /// Those of the limits that can be had here.
+    #[must_use]
+    pub fn attainable(&self, limits: TreeLimits) -> TreeLimits {
+        limits.only(|limit| self.controllers.contains(&Controller::of(limit)))
+    }
+
+    /// Why not all of the limits can be had here.
+    pub fn why_unlimited(&self, limits: TreeLimits) -> Option<String> {
+        let reason = |limit| {
+            let needed = Controller::of(limit);
+            let known = self.missing.iter().find(|(controller, _)| *controller == needed);
+            match known {
+                Some((_, reason)) => Some(reason.clone()),
+                None if self.controllers.contains(&needed) => None,
+                None => Some(format!(
+                    "no backend had a limit that needs the controller `{}` when the broker started; restart it",
+                    needed.as_str()
+                )),
+            }
+        };
+        let mut reasons: Vec<String> = limits.each().filter_map(reason).collect();
+        reasons.dedup();
+        (!reasons.is_empty()).then(|| reasons.join("; "))
+    }
+
+    /// Gets the controllers to where generations are, and tries each.
+    fn reach_for(&mut self, base: &Path, wanted: &[Controller]) {
+        let mut present = Vec::new();
+        for controller in wanted {
+            match available(base, *controller) {
+                Ok(()) => present.push(*controller),
+                Err(reason) => self.missing.push((*controller, reason.to_string())),
+            }
+        }
+        if present.is_empty() {
+            remove_leaf(&self.home);
+        } else if let Err(reason) = pass_on(base, &self.home, &present) {
+            let reason = reason.to_string();
+            self.missing.extend(present.into_iter().map(|controller| (controller, reason.clone())));
+        } else {
+            for controller in present {
+                match self.try_limit(controller) {
+                    None => self.controllers.push(controller),
+                    Some(reason) => self.missing.push((controller, reason)),
+                }
+            }
+        }
+    }
+
+    /// Sets a limit where nobody is; why that did not succeed.
+    fn try_limit(&self, controller: Controller) -> Option<String> {
+        let cgroup = self.probed().limited(TRIED.only(|limit| Controller::of(limit) == controller));
+        let reason = match cgroup.create() {
+            Ok(_) => cgroup.limit().1,
+            Err(error) => Some(format!("make `{}`: {error}", cgroup.path().display())),
+        };
+        // Failed: it is empty and in nobody's way, and the next broker has another.
+        let _ = cgroup.remove();
+        reason
+    }
+
+    fn probed(&self) -> Cgroup {
+        Cgroup::at(self.home.join(format!("probe-{}", std::process::id())))
+    }
+
     /// Makes a cgroup and removes it. Who moves a process needs the right to write in the cgroup above both as well.
     fn probe(&self, own: &Path) -> Result<(), NoCgroups> {
-        let cgroup = Cgroup::at(self.home.join(format!("probe-{}", std::process::id())));
+        let cgroup = self.probed();
         let not_writable = |path: &Path| {
             let path = path.to_owned();
             move |source| NoCgroups::NotWritable { path, source }

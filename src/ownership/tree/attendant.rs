@@ -1,5 +1,6 @@
 //! The task of one tree: speaks with the keeper, and takes over when it is lost.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -39,12 +40,14 @@ pub(super) struct Attendant {
     link: Option<KeeperLink>,
     /// What the keeper was told to put the server in, and has not said that it could not.
     cgroup: Option<Cgroup>,
+    /// Why limits that it carries do not hold.
+    limit_refusal: Option<Arc<str>>,
     known: watch::Sender<Known>,
 }
 
 impl Attendant {
     pub fn new(keeper: OwnChild, link: KeeperLink, cgroup: Option<Cgroup>) -> Self {
-        Self { keeper, link: Some(link), cgroup, known: watch::Sender::default() }
+        Self { keeper, link: Some(link), cgroup, limit_refusal: None, known: watch::Sender::default() }
     }
 
     /// Starts the server, answers with its tree, and attends to it until it is proved empty.
@@ -70,7 +73,8 @@ impl Attendant {
         };
         let (orders, taken) = mpsc::channel(ORDERS_LEN_MAX);
         let owner = if self.cgroup.is_some() { Owner::KeeperAndCgroup } else { Owner::Keeper };
-        let tree = Tree { keeper: self.keeper.id(), root, owner, orders, known: self.known.subscribe() };
+        let (known, limit_refusal) = (self.known.subscribe(), self.limit_refusal.take());
+        let tree = Tree { keeper: self.keeper.id(), root, owner, orders, known, limit_refusal };
         // Failed: the start was cancelled, and with the handle the orders are closed.
         let _ = answer.send(Ok(tree));
         self.obey(taken).await;
@@ -82,12 +86,14 @@ impl Attendant {
             return Err(NotStarted::KeeperLost);
         }
         match self.hear().await {
-            Some(Report::Spawned { root, cgroup_refusal }) => {
+            Some(Report::Spawned { root, cgroup_refusal, limit_refusal }) => {
+                self.limit_refusal = limit_refusal.map(Arc::from);
                 if let Some(reason) = cgroup_refusal
                     && let Some(cgroup) = self.cgroup.take()
                 {
                     let path = cgroup.path().display();
                     tracing::warn!(%path, reason, "no cgroup for this generation; its keeper owns it alone");
+                    self.limit_refusal = (!cgroup.limits().is_none()).then(|| format!("no cgroup: {reason}").into());
                 }
                 Ok(root)
             }
@@ -140,10 +146,14 @@ impl Attendant {
             report = link.report() => report.ok(),
             _ = self.keeper.reaped() => tokio::time::timeout(LAST_WORDS_GRACE, link.report()).await.ok()?.ok(),
         }?;
-        if let Report::RootExited { exit } = report {
-            self.known.send_modify(|known| {
+        match report {
+            Report::RootExited { exit } => self.known.send_modify(|known| {
                 known.root_exit.get_or_insert(exit.into());
-            });
+            }),
+            Report::OverLimit { limit } => self.known.send_modify(|known| {
+                known.over_limit.get_or_insert(limit);
+            }),
+            _ => {}
         }
         Some(report)
     }

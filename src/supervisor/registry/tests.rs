@@ -37,7 +37,8 @@ impl Scene {
             limits: limits_of_a_slot(),
             link: LinkLimits { frame_len_max: 1000 },
         };
-        let supervisor = Supervisor::new(journal, KeeperProgram::own(), limits, Arc::new(EventLog::new("x".into())));
+        let supervisor =
+            Supervisor::new(journal, KeeperProgram::own(), limits, &[], Arc::new(EventLog::new("x".into())));
         Self { supervisor, plan: Arc::new(plan), _dir: dir }
     }
 
