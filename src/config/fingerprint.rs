@@ -27,10 +27,19 @@ impl BackendConfig {
             "env": env,
             "env_allow": self.env_allow,
             "scope": scope,
-            "ownership": { "windows": self.ownership.windows },
+            "ownership": self.ownership_json(),
             "package": package,
             "version": version,
         }))
+    }
+
+    /// A keeper asks Windows by the program that it was started with, so another one is for the next generation.
+    fn ownership_json(&self) -> Value {
+        let windows = self.ownership.windows;
+        match &self.ownership.powershell {
+            None => json!({ "windows": windows }),
+            Some(powershell) => json!({ "windows": windows, "powershell": powershell.text() }),
+        }
     }
 
     fn used_vars<'v>(&'v self, vars: &'v Vars) -> BTreeMap<&'v str, Value> {
@@ -38,7 +47,8 @@ impl BackendConfig {
             EnvValue::Literal(template) => Some(template),
             EnvValue::Env(_) | EnvValue::File { .. } => None,
         });
-        let templates = std::iter::once(&self.command).chain(&self.args).chain(&self.cwd).chain(in_env);
+        let templates = std::iter::once(&self.command).chain(&self.args).chain(&self.cwd);
+        let templates = templates.chain(in_env).chain(&self.ownership.powershell);
         templates.flat_map(Template::vars).filter_map(|name| vars.get(name).map(|var| (name, var_json(var)))).collect()
     }
 }
