@@ -11,9 +11,11 @@ mod plan;
 mod registry;
 mod slot;
 mod start;
+mod windows;
 
 pub use instance::{InstanceKey, ScopeKey};
 pub use plan::Plan;
 pub use registry::{NoSlot, Supervisor, SupervisorLimits, Tally};
 pub use slot::{Acquired, Cleanup, Granted, Lease, Refused, Slot, SlotView, Waiter};
 pub use start::{StartCause, StartFailure};
+pub use windows::{powershell_of, windows_side};

@@ -99,7 +99,10 @@ impl Broker {
             .collect();
         let reasons = self.readiness.reasons();
         let cgroups_missing = self.supervisor.cgroups_missing().map(ToString::to_string);
-        let owner_kinds: &[&str] = if cgroups_missing.is_none() { &["keeper", "cgroup"] } else { &["keeper"] };
+        let has_windows = snapshot.config.enabled().any(|backend| backend.ownership.windows);
+        let owner_kinds = [("keeper", true), ("cgroup", cgroups_missing.is_none()), ("windows", has_windows)];
+        let owner_kinds: Vec<_> =
+            owner_kinds.into_iter().filter_map(|(kind, is_there)| is_there.then_some(kind)).collect();
         json!({
             "broker": {
                 "version": env!("CARGO_PKG_VERSION"),
@@ -127,7 +130,8 @@ fn look(slots: &[std::sync::Arc<Slot>]) -> BTreeMap<String, Vec<Seen>> {
         // A keeper that is gone has left its tree to the broker: then only the last sweep knows who is in it.
         let keeper = view.keeper.and_then(|keeper| table.get(keeper));
         let owned: Vec<&Process> = keeper.map(|keeper| table.descendants(keeper.pid)).unwrap_or_default();
-        let survivors = if keeper.is_none() { view.survivors.len() } else { 0 };
+        // What is on Windows is in no process table of ours.
+        let survivors = view.survivors.iter().filter(|survivor| survivor.windows || keeper.is_none()).count();
         let seen_slot = Seen {
             id: slot.id.clone(),
             scope_key_hash: slot.key.scope_key_hash(),
@@ -178,7 +182,7 @@ fn instance_status(seen: &Seen) -> Value {
     let survivors: Vec<Value> = view
         .survivors
         .iter()
-        .map(|survivor| json!({"pid": survivor.pid, "start_time": survivor.start_time, "name": survivor.comm, "state": survivor.state}))
+        .map(|survivor| json!({"pid": survivor.pid, "start_time": survivor.start_time, "name": survivor.comm, "state": survivor.state, "windows": survivor.windows}))
         .collect();
     let now = SystemTime::now();
     json!({
@@ -195,7 +199,11 @@ fn instance_status(seen: &Seen) -> Value {
         "keeper_pid": view.keeper.map(|keeper| keeper.pid),
         "owned_processes": seen.processes,
         "rss_bytes": seen.rss_bytes,
-        "last_cleanup": view.last_cleanup.map(cleanup_status),
+        "last_cleanup": view.last_cleanup.map(|cleanup| {
+            let mut shown = cleanup_status(cleanup);
+            shown["reason"] = view.cleanup_reason.clone().into();
+            shown
+        }),
         "survivors": survivors,
         "last_failure": view.last_failure.as_ref().map(|failure| json!({
             "at": timestamp(failure.at), "kind": failure.kind(), "generation": failure.generation,

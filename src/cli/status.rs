@@ -87,13 +87,17 @@ fn describe_instance(instance: &Value) -> String {
         text += &format!("; last stop proved in {} ms", cleanup["ms"]);
     } else if cleanup["ok"] == false {
         text += &format!("; CLEANUP NOT PROVED, {} survivors", cleanup["survivors"]);
+        if let Some(reason) = cleanup["reason"].as_str() {
+            text += &format!(": {reason}");
+        }
     }
     if let Some(cause) = instance["last_failure"]["cause"].as_str() {
         text += &format!("\n    last failed start (generation {}): {cause}", instance["last_failure"]["generation"]);
     }
     for survivor in instance["survivors"].as_array().into_iter().flatten() {
+        let side = if survivor["windows"] == true { "Windows pid" } else { "pid" };
         text += &format!(
-            "\n    pid {} {} (state {})",
+            "\n    {side} {} {} (state {})",
             survivor["pid"],
             text_of(&survivor["name"]),
             text_of(&survivor["state"])

@@ -48,6 +48,8 @@ struct State {
     last_failure: Option<Arc<StartFailure>>,
     last_cleanup: Option<Cleanup>,
     survivors: Vec<Survivor>,
+    /// Why the last sweep proved nothing, where survivors do not say it.
+    cleanup_reason: Option<String>,
 }
 
 #[derive(Debug)]
@@ -173,6 +175,8 @@ pub struct SlotView {
     pub owner: Option<Owner>,
     pub last_cleanup: Option<Cleanup>,
     pub survivors: Vec<Survivor>,
+    /// Why the last sweep proved nothing, where survivors do not say it.
+    pub cleanup_reason: Option<String>,
     pub last_failure: Option<Arc<StartFailure>>,
     /// Tools of the running server whose definition is not the catalog's.
     pub drifted: Arc<BTreeSet<String>>,
@@ -209,6 +213,7 @@ impl Slot {
             last_failure: None,
             last_cleanup: None,
             survivors: Vec::new(),
+            cleanup_reason: None,
         };
         Self { id, key, state: Mutex::new(state), orders, epoch }
     }
@@ -319,6 +324,7 @@ impl Slot {
             owner: state.live.as_ref().map(|live| live.owner),
             last_cleanup: state.last_cleanup,
             survivors: state.survivors.clone(),
+            cleanup_reason: state.cleanup_reason.clone(),
             last_failure: state.last_failure.clone(),
             drifted: state.live.as_ref().map(|live| live.drifted.clone()).unwrap_or_default(),
             given_up: state.live.as_ref().map_or(0, |live| live.link.given_up()),
@@ -384,10 +390,17 @@ impl Slot {
     }
 
     /// How a sweep ended. After a proof nothing of the generation is live any more.
-    pub(super) fn set_cleanup(&self, generation: Generation, cleanup: Cleanup, survivors: Vec<Survivor>) {
+    pub(super) fn set_cleanup(
+        &self,
+        generation: Generation,
+        cleanup: Cleanup,
+        survivors: Vec<Survivor>,
+        reason: Option<String>,
+    ) {
         let mut state = self.lock();
         state.last_cleanup = Some(cleanup);
         state.survivors = survivors;
+        state.cleanup_reason = reason;
         if cleanup.ok && state.live.as_ref().is_some_and(|live| live.generation == generation) {
             state.live = None;
         }

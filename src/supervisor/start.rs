@@ -7,12 +7,13 @@ use std::time::{Duration, SystemTime};
 
 use super::registry::Services;
 use super::slot::Slot;
+use super::windows::windows_side;
 use crate::config::{InstanceContext, Surroundings};
 use crate::core::generation::Generation;
 use crate::core::launch::Launch;
 use crate::link::{Link, Streams};
 use crate::ownership::journal::Entry;
-use crate::ownership::{self, Cgroup, InstanceDir, Tree};
+use crate::ownership::{self, InstanceDir, Marker, Owners, Tree};
 
 /// A server that runs, and the conversation with it.
 #[derive(Clone, Debug)]
@@ -71,7 +72,7 @@ pub(super) async fn bring_up(
 /// A start with everything in place but the process.
 struct Prepared {
     launch: Launch,
-    cgroup: Option<Cgroup>,
+    owners: Owners,
 }
 
 /// Notes the generation, makes its directory, and fills in its command. Blocks on the file system.
@@ -83,9 +84,18 @@ fn prepare(
 ) -> Result<Prepared, StartCause> {
     let plan = slot.plan();
     let (backend, number) = (&*slot.key.backend, generation.number());
-    let cgroup = services.cgroups.as_ref().ok().map(|cgroups| cgroups.of(&slot.id, number));
-    let entry = services.journal.begin(backend, &slot.id, number, cgroup.as_ref()).map_err(spawn_failed)?;
-    footprint.entry = Some(entry);
+    let surroundings = Surroundings::of_this_process();
+    let marker = Marker::of(backend, &slot.id, number).ok_or_else(|| spawn_failed("make a marker of its name"))?;
+    let owners = Owners {
+        cgroup: services.cgroups.as_ref().ok().map(|cgroups| cgroups.of(&slot.id, number)),
+        windows: windows_side(&plan.config, &plan.vars, &surroundings, marker.clone())
+            .map_err(|e| StartCause::Resolve(e.to_string()))?,
+    };
+    let entry = services.journal.begin(backend, &slot.id, number, owners.cgroup.as_ref()).map_err(spawn_failed)?;
+    let entry = footprint.entry.insert(entry);
+    if owners.windows.is_some() {
+        services.journal.with_windows(entry, &marker).map_err(spawn_failed)?;
+    }
     let dir = InstanceDir::create(&services.journal.instances(), &slot.id, number).map_err(spawn_failed)?;
     let dir = footprint.dir.insert(dir);
     let context = InstanceContext {
@@ -93,13 +103,11 @@ fn prepare(
         generation: number,
         instance_dir: dir.path().to_owned(),
         scope_key_hash: slot.key.scope_key_hash(),
-        marker: format!("lazy-mcp\\{backend}-{}-{number}", slot.id),
+        marker: marker.to_string(),
     };
-    let launch = plan
-        .config
-        .resolve(&plan.vars, &context, &Surroundings::of_this_process())
-        .map_err(|e| StartCause::Resolve(e.to_string()))?;
-    Ok(Prepared { launch, cgroup })
+    let launch =
+        plan.config.resolve(&plan.vars, &context, &surroundings).map_err(|e| StartCause::Resolve(e.to_string()))?;
+    Ok(Prepared { launch, owners })
 }
 
 async fn start(
@@ -108,9 +116,9 @@ async fn start(
     prepared: Prepared,
     footprint: &mut Footprint,
 ) -> Result<Started, StartCause> {
-    let Prepared { launch, cgroup } = prepared;
+    let Prepared { launch, owners } = prepared;
     let started =
-        ownership::start_in(cgroup, &services.keeper, &launch, &services.tracker).await.map_err(spawn_failed)?;
+        ownership::start_owned(owners, &services.keeper, &launch, &services.tracker).await.map_err(spawn_failed)?;
     if let Some(entry) = &mut footprint.entry
         && let Err(e) = entry.started(started.tree.keeper(), started.tree.root())
     {

@@ -12,3 +12,4 @@ mod lost_keeper;
 mod spawn;
 mod support;
 mod tree;
+mod windows;
