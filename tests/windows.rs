@@ -1,5 +1,7 @@
 //! A backend with a Windows side, as an operator sees it, with a stand-in for `powershell.exe`.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod support;
 
 use std::fs;

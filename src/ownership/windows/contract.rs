@@ -88,13 +88,14 @@ fn bytes(request: &Request<'_>) -> Vec<u8> {
     bytes
 }
 
+/// Either list alone answers its own request: one that is missing is not an empty one.
 #[derive(Deserialize)]
-struct Answer<T> {
+struct Answer {
     ok: bool,
     #[serde(default)]
     error: String,
-    #[serde(alias = "processes", alias = "results")]
-    list: Option<Vec<T>>,
+    processes: Option<Vec<AnsweredProcess>>,
+    results: Option<Vec<AnsweredResult>>,
 }
 
 #[derive(Deserialize)]
@@ -106,8 +107,6 @@ struct AnsweredProcess {
 
 #[derive(Deserialize)]
 struct AnsweredResult {
-    pid: u32,
-    created: String,
     outcome: Outcome,
 }
 
@@ -125,33 +124,26 @@ pub(super) enum Outcome {
 
 /// Who carries the marker.
 pub(super) fn found(answer: &[u8]) -> Result<Vec<Found>, NoAnswer> {
-    let processes = list::<AnsweredProcess>(answer)?;
-    processes
-        .into_iter()
-        .map(|AnsweredProcess { pid, created, name }| {
-            Some(Found { pid, created: ticks(&created)?, name: shown(&name) })
-        })
-        .collect::<Option<_>>()
-        .ok_or(NoAnswer::Nonsense)
+    let found =
+        |AnsweredProcess { pid, created, name }| Some(Found { pid, created: ticks(&created)?, name: shown(&name) });
+    let processes = well(answer)?.processes.ok_or(NoAnswer::Nonsense)?;
+    processes.into_iter().map(found).collect::<Option<_>>().ok_or(NoAnswer::Nonsense)
 }
 
-/// What became of each, by pid and creation.
-pub(super) fn outcomes(answer: &[u8]) -> Result<Vec<(u32, u64, Outcome)>, NoAnswer> {
-    let results = list::<AnsweredResult>(answer)?;
-    results
-        .into_iter()
-        .map(|AnsweredResult { pid, created, outcome }| Some((pid, ticks(&created)?, outcome)))
-        .collect::<Option<_>>()
-        .ok_or(NoAnswer::Nonsense)
+/// What became of each that was to be ended.
+pub(super) fn outcomes(answer: &[u8]) -> Result<Vec<Outcome>, NoAnswer> {
+    let results = well(answer)?.results.ok_or(NoAnswer::Nonsense)?;
+    Ok(results.into_iter().map(|result| result.outcome).collect())
 }
 
-fn list<'de, T: Deserialize<'de>>(answer: &'de [u8]) -> Result<Vec<T>, NoAnswer> {
+/// An answer that says that all went well.
+fn well(answer: &[u8]) -> Result<Answer, NoAnswer> {
     // The console of Windows may put a byte order mark before its first output.
     let answer = answer.strip_prefix("\u{feff}".as_bytes()).unwrap_or(answer);
-    match serde_json::from_slice::<Answer<T>>(answer) {
-        Ok(Answer { ok: true, list: Some(list), .. }) => Ok(list),
-        Ok(Answer { ok: false, error, .. }) => Err(NoAnswer::Refused(kind_of(&error))),
-        Ok(_) | Err(_) => Err(NoAnswer::Nonsense),
+    match serde_json::from_slice::<Answer>(answer) {
+        Ok(answer) if answer.ok => Ok(answer),
+        Ok(Answer { error, .. }) => Err(NoAnswer::Refused(kind_of(&error))),
+        Err(_) => Err(NoAnswer::Nonsense),
     }
 }
 
@@ -219,6 +211,8 @@ mod tests {
             "null",
             "{}",
             r#"{"ok":true}"#,
+            r#"{"ok":true,"results":[]}"#,
+            r#"{"processes":[]}"#,
             r#"{"ok":true,"processes":null}"#,
             r#"{"ok":true,"processes":[]} and more"#,
             r#"{"ok":true,"processes":[{"pid":4,"name":"a"}]}"#,

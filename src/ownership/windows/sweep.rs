@@ -71,7 +71,7 @@ fn terminate(side: &WindowsSide, found: &[Found], deadline: Instant) -> Result<u
     }
     let answer = ask(side, &contract::terminate(&side.marker, &named), deadline).map_err(|error| error.to_string())?;
     let outcomes = contract::outcomes(&answer).map_err(|error| explain(side, error))?;
-    Ok(outcomes.into_iter().filter(|(_, _, outcome)| *outcome == Outcome::Terminated).count())
+    Ok(outcomes.into_iter().filter(|outcome| *outcome == Outcome::Terminated).count())
 }
 
 fn explain(side: &WindowsSide, error: NoAnswer) -> String {
