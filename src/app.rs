@@ -22,7 +22,7 @@ use crate::exit::{Exit, Failure};
 use crate::front::{AdminToken, Front, Sessions};
 use crate::ownership::{Controller, Journal, KeeperProgram, become_subreaper, drop_clean_pages};
 use crate::snapshot::{self, Backend, Snapshot};
-use crate::supervisor::{Slot, Supervisor, SupervisorLimits};
+use crate::supervisor::{Slot, Supervisor, SupervisorLimits, powershell_of};
 use crate::telemetry;
 
 /// Proving that nothing of an earlier broker is left takes at most this long at one go; it is tried until it succeeds.
@@ -175,7 +175,9 @@ fn controllers(snapshot: &Snapshot) -> Vec<Controller> {
 
 /// Ready means that nothing of an earlier broker is left. Whether that was proved.
 async fn leftovers_are_gone(broker: &Broker, budget: Duration) -> bool {
-    match broker.supervisor.sweep_leftovers(budget).await {
+    let snapshot = broker.snapshot();
+    let powershell_of = |backend: &str| powershell_of(&snapshot.config, backend);
+    match broker.supervisor.sweep_leftovers(budget, powershell_of).await {
         Ok(()) => {
             broker.readiness.set(Vec::new());
             broker.events.record(What::BrokerReady);
@@ -225,8 +227,8 @@ fn epoch() -> String {
 /// The longest that an orderly stop of everything can take, since slots stop at the same time.
 fn shutdown_budget(snapshot: &Snapshot) -> Duration {
     let longest = |backend: &Arc<Backend>| {
-        let deadlines = &backend.plan.config.deadlines;
-        deadlines.start + snapshot.config.server.drain + deadlines.stop
+        let (stop, limits) = (backend.plan.config.deadlines.stop, &backend.plan.limits);
+        limits.start + limits.drain + stop.max(limits.polite + limits.terminate + limits.sweep)
     };
     snapshot.backends.values().map(longest).max().unwrap_or_default() + SHUTDOWN_SLACK
 }

@@ -27,5 +27,5 @@ pub use model::{
     Vars,
 };
 pub use package::{Package, package_of};
-pub use resolve::{InstanceContext, ResolveError, Unresolved};
+pub use resolve::{InstanceContext, ResolveError, Unresolved, powershell};
 pub use template::Template;

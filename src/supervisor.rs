@@ -12,6 +12,7 @@ mod plan;
 mod registry;
 mod slot;
 mod start;
+mod windows;
 
 pub use floor::Occupancy;
 pub use instance::{InstanceKey, ScopeKey};
@@ -19,3 +20,4 @@ pub use plan::Plan;
 pub use registry::{NoSlot, NotSetAside, Supervisor, SupervisorLimits, Tally};
 pub use slot::{Acquired, Cleanup, Ended, Granted, Lease, OverLimit, Refused, Slot, SlotView, Unproved, Waiter};
 pub use start::{Limits, StartCause, StartFailure};
+pub use windows::{powershell_of, windows_side};

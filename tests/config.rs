@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use insta::assert_snapshot;
-use lazy_mcp_broker::config::{Config, InstanceContext, Package, ReviewMode, Surroundings, load, load_alone};
+use lazy_mcp_broker::config::{
+    Config, InstanceContext, Package, ReviewMode, Surroundings, load, load_alone, powershell,
+};
 use lazy_mcp_broker::core::launch::Launch;
 use tempfile::TempDir;
 
@@ -335,7 +337,6 @@ fn other_values_are_checked_too() {
     broker.toml:2: 'mode' in [review] is 'enforced' (did you mean 'enforce'?)
     broker.toml:4: 'log' in [server] has the unknown level 'inof' (did you mean 'info'?)
     ");
-    assert_snapshot!(faults(&demo_with("[backends.demo.ownership]\nwindows = true")), @"broker.toml:7: 'windows' in [backends.demo.ownership] is not available in this version: leave it out or write false");
     assert_snapshot!(faults(&demo_with("[backends.demo.ownership]\nmemory_max = 2048\npid_max = 10")), @r"
     broker.toml:7: unknown key 'memory_max' in [backends.demo.ownership] (did you mean 'memory_max_mb'?)
     broker.toml:8: unknown key 'pid_max' in [backends.demo.ownership] (did you mean 'pids_max'?)
@@ -559,6 +560,9 @@ fn a_fingerprint_is_what_a_process_is_made_of() {
     ] {
         assert_eq!(same(&live), original, "{live}");
     }
+    let windows = base.replace("['${used}']", "['${used}', '${marker}']")
+        + "[backends.demo.ownership]\nwindows = true\npowershell = 'a.exe'\n";
+    assert_ne!(same(&windows), same(&windows.replace("a.exe", "b.exe")));
     for process in [
         base.replace("command = 'x'", "command = 'y'"),
         base.replace("['${used}']", "['${used}', 'b']"),
@@ -570,6 +574,7 @@ fn a_fingerprint_is_what_a_process_is_made_of() {
         format!("{base}env_allow = ['X']\n"),
         format!("{base}[backends.demo.ownership]\nmemory_max_mb = 64\n"),
         format!("{base}[backends.demo.ownership]\npids_max = 64\n"),
+        windows,
     ] {
         assert_ne!(same(&process), original, "{process}");
     }
@@ -578,6 +583,91 @@ fn a_fingerprint_is_what_a_process_is_made_of() {
     assert_ne!(of(base, "session", "p", "2"), original);
     place.file("token", "two");
     assert_ne!(same(base), original);
+}
+
+#[test]
+fn a_windows_side_needs_its_marker_on_a_command_line() {
+    let faults =
+        |args: &str, ownership: &str| faults(&demo_with(&format!("{args}\n[backends.demo.ownership]\n{ownership}")));
+    let marked = r"args = ['--user-data-dir=C:\Temp\${marker}']";
+    assert_eq!(faults(marked, "windows = true\npowershell = 'powershell.exe'"), "no fault");
+    assert_eq!(faults("env = { PROFILE = '${marker}' }", "windows = true"), "no fault");
+    assert_eq!(faults("", "windows = false"), "no fault");
+    assert_snapshot!(faults("args = ['-y', '$${marker}']", "windows = true"), @"broker.toml:8: 'windows' in [backends.demo.ownership] is of no use: nothing on the Windows side would carry the marker; put ${marker} into 'args', for example as the end of the browser's profile directory");
+    assert_snapshot!(faults("args = ['${markr}']", "windows = true"), @"broker.toml:6: element 1 of 'args' in [backends.demo] has a fault: unknown placeholder '${markr}' (did you mean 'marker'?)");
+    assert_snapshot!(faults(marked, "window = true\nwindows = 1"), @r"
+    broker.toml:8: unknown key 'window' in [backends.demo.ownership] (did you mean 'windows'?)
+    broker.toml:9: 'windows' in [backends.demo.ownership] must be true or false, not a whole number
+    ");
+    assert_snapshot!(faults(marked, "windows = true\npowershell = '${instance_dir}/powershell.exe'"), @"broker.toml:9: 'powershell' in [backends.demo.ownership] cannot depend on an instance: leftovers of any are asked for with it");
+    assert_snapshot!(faults("", "powershell = 'pwsh'"), @"broker.toml:8: 'powershell' in [backends.demo.ownership] is of no use without windows = true");
+    assert_snapshot!(faults(marked, "windows = true\npowershell = ''"), @"broker.toml:9: 'powershell' in [backends.demo.ownership] is empty: name the program, or leave it out");
+}
+
+/// What is asked about Windows is a program of the configuration or a well-known one, and always an absolute path.
+#[test]
+fn powershell_is_looked_up_when_a_backend_starts() {
+    let with = |ownership: &str| {
+        let toml =
+            demo_with(&format!("args = ['${{marker}}']\n[backends.demo.ownership]\nwindows = true\n{ownership}"));
+        Place::new(&format!("{toml}[vars]\nposh = {{ first_of = ['/nowhere/posh.exe', 'posh.exe'] }}\n"))
+    };
+    let find = |place: &Place, name: &str, path: &str| {
+        let config = place.load();
+        let surroundings = Surroundings { env: [("PATH".into(), path.into())].into(), is_root: false };
+        let found = powershell(config.backends.get(name), &config.vars, &surroundings);
+        found.map(|path| path.display().to_string()).map_err(|error| error.to_string())
+    };
+    let dir = |place: &Place| place.dir.path().to_str().unwrap().to_owned();
+    let place = with("");
+    assert_snapshot!(find(&place, "demo", "/nowhere").unwrap_err(), @"looked for `powershell.exe` in PATH (/nowhere, /mnt/c/Windows/System32/WindowsPowerShell/v1.0): not found; name it by `powershell` in `ownership`, or set `windows = false` outside of WSL");
+    place.program("powershell.exe");
+    assert_eq!(find(&place, "demo", &dir(&place)), Ok(format!("{}/powershell.exe", dir(&place))));
+    assert_eq!(find(&place, "forgotten", &dir(&place)), Ok(format!("{}/powershell.exe", dir(&place))));
+    let place = with("powershell = './posh.exe'");
+    assert!(find(&place, "demo", "/nowhere").unwrap_err().contains("posh.exe` is no file that can be executed"));
+    place.program("posh.exe");
+    assert_eq!(find(&place, "demo", "/nowhere"), Ok(format!("{}/posh.exe", dir(&place))));
+    let place = with("powershell = '${posh}'");
+    assert!(
+        find(&place, "demo", "/nowhere")
+            .unwrap_err()
+            .contains("for `${posh}` none of /nowhere/posh.exe, posh.exe exists")
+    );
+    place.program("posh.exe");
+    assert_eq!(find(&place, "demo", &dir(&place)), Ok(format!("{}/posh.exe", dir(&place))));
+}
+
+#[test]
+fn the_file_for_wsl_has_every_path_of_the_machine_in_vars_and_marks_its_browsers() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/config/wsl-chrome.toml");
+    let text = std::fs::read_to_string(path).unwrap();
+    let code: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    let backends = code.iter().position(|line| line.starts_with("[backends.")).unwrap();
+    let has_path = |line: &&&str| line.contains("/mnt/") || line.contains(":\\") || line.contains(".exe\"");
+    assert_eq!(code[backends..].iter().filter(has_path).count(), 0);
+    let place =
+        Place::new(&text.replace("\"/mnt/c/Program Files/nodejs/node.exe\", ", "").replace("/mnt/c/Users/Public", "/"));
+    place.program("node.exe");
+    let text = std::fs::read_to_string(place.path("broker.toml")).unwrap();
+    place.file("broker.toml", &text.replace("../catalogs/", "").replace("../policies/", ""));
+    for name in ["playwright", "chrome-devtools"] {
+        place.file(&format!("{name}.json"), "{}");
+        place.file(&format!("{name}.lua"), "");
+    }
+    let config = place.load();
+    let dir = place.dir.path().to_str().unwrap();
+    let env = [("PATH", dir), ("WINDOWS_TEMP", r"C:\Users\me\AppData\Local\Temp")];
+    let env: BTreeMap<_, _> = env.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let args = |name: &str| {
+        let surroundings = Surroundings { env: env.clone(), is_root: false };
+        let marked = InstanceContext { marker: format!("lazy-mcp\\{name}-0a-3"), ..instance() };
+        let launch = config.backends[name].resolve(&config.vars, &marked, &surroundings).unwrap();
+        assert_eq!(launch.program, place.path("node.exe"));
+        launch.args.join(" ")
+    };
+    assert_snapshot!(args("playwright"), @r"C:\Program Files\nodejs\node_modules\npm\bin\npx-cli.js --yes --prefer-offline @playwright/mcp@0.0.79 --executable-path C:\Program Files\Google\Chrome\Application\chrome.exe --user-data-dir C:\Users\me\AppData\Local\Temp\lazy-mcp\playwright-0a-3");
+    assert_snapshot!(args("chrome-devtools"), @r"C:\Program Files\nodejs\node_modules\npm\bin\npx-cli.js --yes --prefer-offline chrome-devtools-mcp@1.8.0 --executablePath C:\Program Files\Google\Chrome\Application\chrome.exe --userDataDir C:\Users\me\AppData\Local\Temp\lazy-mcp\chrome-devtools-0a-3 --no-usage-statistics --no-performance-crux");
 }
 
 #[test]

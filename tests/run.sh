@@ -72,6 +72,7 @@ once() {
 install_all() {
   apt_has c++ g++ &&
     apt_has python3 python3 &&
+    { perl -MJSON::PP -e 1 2>/dev/null || apt_install perl; } &&
     { python3 -c 'import ensurepip, venv' 2>/dev/null || apt_install python3-venv; } &&
     apt_has node nodejs &&
     apt_has npm npm &&

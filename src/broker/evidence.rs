@@ -32,6 +32,8 @@ pub struct Evidence {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct SurvivorSeen {
     pub pid: u32,
+    /// Whether the pid is one of Windows.
+    pub windows: bool,
     /// Clock ticks after boot: with the pid it names one process.
     pub start_time: u64,
     /// The name that the process gave itself.
@@ -40,7 +42,7 @@ pub struct SurvivorSeen {
     pub state: String,
     /// Whom it runs as; null when it is gone.
     pub uid: Option<u32>,
-    /// Why it is still there: gone, unreaped, foreign, frozen, device, dying or unknown.
+    /// Why it is still there: gone, unreaped, foreign, frozen, device, dying, on_windows or unknown.
     pub reason: String,
     /// The same in words, and what to do.
     pub explanation: String,
@@ -49,10 +51,12 @@ pub struct SurvivorSeen {
 impl SurvivorSeen {
     /// As the last sweep found it, with what can be seen of it now.
     pub(super) fn look(survivor: &Survivor) -> Self {
-        let facts = survivor.facts();
-        let reason = Reason::of(facts);
+        // A pid of Windows means somebody else here.
+        let facts = if survivor.windows { None } else { survivor.facts() };
+        let reason = if survivor.windows { Reason::OnWindows } else { Reason::of(facts) };
         Self {
             pid: survivor.pid,
+            windows: survivor.windows,
             start_time: survivor.start_time,
             name: survivor.comm.clone(),
             state: facts.map_or(survivor.state, |facts| facts.state).into(),
@@ -67,20 +71,28 @@ impl Evidence {
     /// `None` unless the slot is in `cleanup_failed`.
     pub(super) fn of(slot: &Slot, view: &SlotView, keeper_is_lost: bool) -> Option<Self> {
         let Unproved { attempts, last, next } = view.unproved?;
-        let has_cgroup = view.owner == Some(Owner::KeeperAndCgroup);
-        let finding = match view.survivors.len() {
-            0 => {
+        let (has_cgroup, has_windows) = match view.owner {
+            None | Some(Owner::Keeper) => (false, false),
+            Some(Owner::KeeperAndCgroup) => (true, false),
+            Some(Owner::KeeperAndWindows) => (false, true),
+            Some(Owner::KeeperCgroupAndWindows) => (true, true),
+        };
+        let finding = match (view.survivors.len(), &view.cleanup_reason) {
+            (0, Some(reason)) => reason.clone(),
+            (0, None) => {
                 "no process was named: the last attempt got no answer in time, or what is left cannot be seen from here"
                     .to_owned()
             }
-            1 => "1 process is left".to_owned(),
-            many => format!("{many} processes are left"),
+            (1, None) => "1 process is left".to_owned(),
+            (1, Some(reason)) => format!("1 process is left; {reason}"),
+            (many, None) => format!("{many} processes are left"),
+            (many, Some(reason)) => format!("{many} processes are left; {reason}"),
         };
         Some(Self {
             attempts,
             last_attempt_at: timestamp(SystemTime::now() - last),
             next_attempt_in_ms: next.map(ms),
-            means: Means { keeper_is_lost, has_cgroup }.to_string(),
+            means: Means { keeper_is_lost, has_cgroup, has_windows }.to_string(),
             finding,
             command: format!("lazy-mcp recover {slot}"),
         })

@@ -111,7 +111,10 @@ impl Broker {
         let reasons = self.readiness.reasons();
         let cgroups_missing = self.supervisor.cgroups_missing().map(ToString::to_string);
         let controllers: Vec<_> = self.supervisor.controllers().iter().map(|controller| controller.as_str()).collect();
-        let owner_kinds: &[&str] = if cgroups_missing.is_none() { &["keeper", "cgroup"] } else { &["keeper"] };
+        let has_windows = snapshot.config.enabled().any(|backend| backend.ownership.windows);
+        let owner_kinds = [("keeper", true), ("cgroup", cgroups_missing.is_none()), ("windows", has_windows)];
+        let owner_kinds: Vec<_> =
+            owner_kinds.into_iter().filter_map(|(kind, is_there)| is_there.then_some(kind)).collect();
         json!({
             "broker": {
                 "version": env!("CARGO_PKG_VERSION"),
@@ -148,7 +151,8 @@ impl Seen {
         // A keeper that is gone has left its tree to the broker: then only the last sweep knows who is in it.
         let keeper = view.keeper.and_then(|keeper| table.get(keeper));
         let owned: Vec<&Process> = keeper.map(|keeper| table.descendants(keeper.pid)).unwrap_or_default();
-        let survivors = if keeper.is_none() { view.survivors.len() } else { 0 };
+        // What is on Windows is in no process table of ours.
+        let survivors = view.survivors.iter().filter(|survivor| survivor.windows || keeper.is_none()).count();
         Self {
             id: slot.id.clone(),
             scope_key_hash: slot.key.scope_key_hash(),
@@ -216,7 +220,11 @@ fn instance_status(seen: &Seen) -> Value {
         "keeper_pid": view.keeper.map(|keeper| keeper.pid),
         "owned_processes": seen.processes,
         "rss_bytes": seen.rss_bytes,
-        "last_cleanup": view.last_cleanup.map(cleanup_status),
+        "last_cleanup": view.last_cleanup.map(|cleanup| {
+            let mut shown = cleanup_status(cleanup);
+            shown["reason"] = view.cleanup_reason.clone().into();
+            shown
+        }),
         "survivors": seen.survivors,
         "cleanup": seen.evidence,
         "set_aside": view.is_set_aside,

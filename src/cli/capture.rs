@@ -14,8 +14,9 @@ use crate::catalog::{self, Capture, Catalog};
 use crate::config::{self, BackendConfig, Config, InstanceContext, Package, Surroundings};
 use crate::exit::{Exit, Failure};
 use crate::link::{Greeting, Link, LinkLimits, Streams};
-use crate::ownership::{self, InstanceDir, KeeperProgram, Started, Sweep, Tree, become_subreaper};
+use crate::ownership::{self, InstanceDir, KeeperProgram, Marker, Owners, Started, Sweep, Tree, become_subreaper};
 use crate::protocol::raw::{members, string};
+use crate::supervisor::windows_side;
 
 /// Sweeps tried before the command says that it could not prove the end.
 const SWEEPS_MAX: u32 = 5;
@@ -96,16 +97,21 @@ async fn capture(
     become_subreaper().context("become the parent of orphaned processes")?;
     let tracker = TaskTracker::new();
     let dir = InstanceDir::create(scratch, "capture", 1).context("make a directory for the server")?;
+    // Of this capture alone, as an instance's is: whoever has it is ended on Windows.
+    let instance_id = format!("capture-{}", random_name()?);
+    let marker = Marker::of(&backend.name, &instance_id, 1).context("make a marker of its name")?;
     let context = InstanceContext {
-        instance_id: "capture".into(),
+        instance_id,
         generation: 1,
         instance_dir: dir.path().to_owned(),
         scope_key_hash: "capture".into(),
-        marker: format!("lazy-mcp\\{}-capture-1", backend.name),
+        marker: marker.to_string(),
     };
-    let launch = backend.resolve(&config.vars, &context, &Surroundings::of_this_process())?;
+    let surroundings = Surroundings::of_this_process();
+    let launch = backend.resolve(&config.vars, &context, &surroundings)?;
+    let owners = Owners { cgroup: None, windows: windows_side(backend, &config.vars, &surroundings, marker)? };
     eprint_line(&format!("starting {} …", backend.name));
-    let Started { tree, pipes } = ownership::start(&KeeperProgram::own(), &launch, &tracker).await?;
+    let Started { tree, pipes } = ownership::start_owned(owners, &KeeperProgram::own(), &launch, &tracker).await?;
     let streams = Streams { stdin: pipes.stdin, stdout: pipes.stdout, stderr: pipes.stderr };
     let link = Link::open(streams, LinkLimits { frame_len_max: config.server.frame_bytes_max }, &tracker);
     let asked = tokio::time::timeout(backend.deadlines.start, ask(&link)).await;
@@ -155,9 +161,13 @@ async fn stop(tree: &Tree, link: &Link, backend: &BackendConfig) -> bool {
         let _ = tokio::time::timeout(Duration::from_secs(1), tree.root_exit()).await;
     }
     for _ in 0..SWEEPS_MAX {
-        if let Sweep::Empty { .. } = tree.sweep(backend.deadlines.stop).await {
-            eprint_line(&format!("stopped and proved gone in {} ms", begun.elapsed().as_millis()));
-            return true;
+        match tree.sweep(backend.deadlines.stop).await {
+            Sweep::Empty { .. } => {
+                eprint_line(&format!("stopped and proved gone in {} ms", begun.elapsed().as_millis()));
+                return true;
+            }
+            Sweep::Busy { reason: Some(reason), .. } => eprint_line(&format!("not proved gone: {reason}")),
+            Sweep::Busy { reason: None, .. } => {}
         }
     }
     false
@@ -172,10 +182,14 @@ fn write(path: &Path, previous: Option<&Catalog>, capture: Capture) -> anyhow::R
     Ok(())
 }
 
-fn scratch_dir() -> anyhow::Result<std::path::PathBuf> {
+fn random_name() -> anyhow::Result<String> {
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(std::io::Error::other)?;
-    let path = std::env::temp_dir().join(format!("lazy-mcp-capture-{:016x}", u64::from_be_bytes(random)));
+    Ok(format!("{:016x}", u64::from_be_bytes(random)))
+}
+
+fn scratch_dir() -> anyhow::Result<std::path::PathBuf> {
+    let path = std::env::temp_dir().join(format!("lazy-mcp-capture-{}", random_name()?));
     std::fs::DirBuilder::new().mode(0o700).create(&path).with_context(|| format!("make `{}`", path.display()))?;
     Ok(path)
 }

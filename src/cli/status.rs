@@ -105,6 +105,9 @@ fn describe_instance(instance: &Value) -> String {
         text += &format!("; last stop proved in {} ms", cleanup["ms"]);
     } else if cleanup["ok"] == false && instance["cleanup"].is_null() {
         text += &format!("; CLEANUP NOT PROVED, {} survivors", cleanup["survivors"]);
+        if let Some(reason) = cleanup["reason"].as_str() {
+            text += &format!(": {reason}");
+        }
     }
     if let Some(cause) = instance["last_failure"]["cause"].as_str() {
         text += &format!("\n    last failed start (generation {}): {cause}", instance["last_failure"]["generation"]);
@@ -143,7 +146,8 @@ fn describe_cleanup(instance: &Value) -> String {
 
 pub(super) fn describe_survivor(survivor: &Value) -> String {
     format!(
-        "  pid {} {} (state {}): {}",
+        "  {} {} {} (state {}): {}",
+        if survivor["windows"] == true { "Windows pid" } else { "pid" },
         survivor["pid"],
         text_of(&survivor["name"]),
         text_of(&survivor["state"]),

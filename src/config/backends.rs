@@ -13,7 +13,7 @@ use super::package::{Package, package_of};
 use super::paths::absolute;
 use super::reader::{Entry, Section};
 use super::resolve::read_secret;
-use super::template::{Placeholders, Template, is_env_name};
+use super::template::{InstanceField, Placeholders, Template, is_env_name};
 use super::vars::{env_reference, template, templates};
 use crate::core::digest::Digest;
 use crate::core::limits::TreeLimits;
@@ -51,7 +51,10 @@ impl Loader<'_> {
             }
             Some(command)
         });
-        let args = section.get("args").and_then(|entry| templates(&entry, all)).unwrap_or_default();
+        let (args, has_args) = match section.get("args").map(|entry| templates(&entry, all)) {
+            Some(args) => (args.clone().unwrap_or_default(), args.is_some()),
+            None => (Vec::new(), true),
+        };
         let package = section.part("package").and_then(|section| declared_package(section, &args));
         let cwd = section.get("cwd").and_then(|entry| template(&entry, all));
         let catalog = section.require("catalog", &format!("its catalog, for example \"../catalogs/{name}.json\""));
@@ -67,7 +70,9 @@ impl Loader<'_> {
         let env = section.part("env").map(|section| self.env(&section, all, enabled)).unwrap_or_default();
         let env_allow = section.get("env_allow").and_then(|entry| env_allow(&entry)).unwrap_or_default();
         let deadlines = section.part("deadlines").map(deadlines).unwrap_or_default();
-        let ownership = section.part("ownership").map(ownership).unwrap_or_default();
+        // An argument that could not be read may be the one.
+        let is_marked = !has_args || carries_marker(&args, &env);
+        let ownership = section.part("ownership").map(|section| ownership(section, all, is_marked)).unwrap_or_default();
         let probe = section.part("probe").and_then(probe);
         section.finish();
         Some(BackendConfig {
@@ -172,16 +177,38 @@ fn deadlines(mut section: Section<'_>) -> Deadlines {
     deadlines
 }
 
-fn ownership(mut section: Section<'_>) -> Ownership {
-    if let Some(entry) = section.get("windows")
-        && entry.boolean() == Some(true)
-    {
-        entry.fault("is not available in this version: leave it out or write false");
+fn ownership(mut section: Section<'_>, allowed: Placeholders<'_>, is_marked: bool) -> Ownership {
+    let entry = section.get("windows");
+    let windows = entry.as_ref().and_then(|entry| entry.boolean()).unwrap_or(false);
+    if let Some(entry) = entry.filter(|_| windows && !is_marked) {
+        entry.fault(
+            "is of no use: nothing on the Windows side would carry the marker; put ${marker} into 'args', for example \
+             as the end of the browser's profile directory",
+        );
     }
     let memory_max_mb = section.get("memory_max_mb").and_then(|entry| entry.integer(MEMORY_MAX_MB));
     let pids_max = section.get("pids_max").and_then(|entry| entry.integer(PIDS_MAX));
+    let powershell = section.get("powershell").and_then(|entry| {
+        let powershell = template(&entry, allowed)?;
+        if powershell.text().is_empty() {
+            entry.fault("is empty: name the program, or leave it out");
+        } else if powershell.has(None) {
+            entry.fault("cannot depend on an instance: leftovers of any are asked for with it");
+        } else if !windows {
+            entry.fault("is of no use without windows = true");
+        }
+        Some(powershell)
+    });
     section.finish();
-    Ownership { windows: false, limits: TreeLimits { memory_max_mb, pids_max } }
+    Ownership { windows, powershell, limits: TreeLimits { memory_max_mb, pids_max } }
+}
+
+fn carries_marker(args: &[Template], env: &BTreeMap<String, EnvValue>) -> bool {
+    let in_env = env.values().filter_map(|value| match value {
+        EnvValue::Literal(template) => Some(template),
+        EnvValue::Env(_) | EnvValue::File { .. } => None,
+    });
+    args.iter().chain(in_env).any(|template| template.has(Some(InstanceField::Marker)))
 }
 
 fn probe(mut section: Section<'_>) -> Option<Probe> {

@@ -27,15 +27,23 @@ impl BackendConfig {
             "env": env,
             "env_allow": self.env_allow,
             "scope": scope,
-            "ownership": {
-                "windows": self.ownership.windows,
-                // Set when the cgroup of a generation is made.
-                "memory_max_mb": self.ownership.limits.memory_max_mb,
-                "pids_max": self.ownership.limits.pids_max,
-            },
+            "ownership": self.ownership_json(),
             "package": package,
             "version": version,
         }))
+    }
+
+    /// A keeper asks Windows by the program that it was started with, so another one is for the next generation.
+    fn ownership_json(&self) -> Value {
+        let windows = self.ownership.windows;
+        // Limits are set when the cgroup of a generation is made.
+        let limits = self.ownership.limits;
+        let (memory_max_mb, pids_max) = (limits.memory_max_mb, limits.pids_max);
+        let mut ownership = json!({ "windows": windows, "memory_max_mb": memory_max_mb, "pids_max": pids_max });
+        if let Some(powershell) = &self.ownership.powershell {
+            ownership["powershell"] = powershell.text().into();
+        }
+        ownership
     }
 
     fn used_vars<'v>(&'v self, vars: &'v Vars) -> BTreeMap<&'v str, Value> {
@@ -43,7 +51,8 @@ impl BackendConfig {
             EnvValue::Literal(template) => Some(template),
             EnvValue::Env(_) | EnvValue::File { .. } => None,
         });
-        let templates = std::iter::once(&self.command).chain(&self.args).chain(&self.cwd).chain(in_env);
+        let templates = std::iter::once(&self.command).chain(&self.args).chain(&self.cwd);
+        let templates = templates.chain(in_env).chain(&self.ownership.powershell);
         templates.flat_map(Template::vars).filter_map(|name| vars.get(name).map(|var| (name, var_json(var)))).collect()
     }
 }

@@ -146,12 +146,14 @@ impl Default for Deadlines {
 }
 
 /// `[backends.NAME.ownership]`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ownership {
-    /// Whether processes on the Windows side are owned too.
+    /// Whether processes on the Windows side of a WSL are owned too.
     pub windows: bool,
     /// Enforced where the generation has a cgroup with the controllers for it; `/status` says where not.
     pub limits: TreeLimits,
+    /// The program that is asked about them; `None`: `powershell.exe` of PATH, else where Windows has it.
+    pub powershell: Option<Template>,
 }
 
 /// `[backends.NAME.probe]`: one harmless call that shows that the whole chain works.

@@ -17,8 +17,12 @@ const SECRET_BYTES_MAX: u64 = 64 * 1024;
 /// PATH of a server when the broker itself has none; Debian's default for ordinary users.
 const FALLBACK_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
+const POWERSHELL: &str = "powershell.exe";
+/// Where every Windows has it, as WSL mounts its disk unless told otherwise.
+const POWERSHELL_ON_WINDOWS: &str = "/mnt/c/Windows/System32/WindowsPowerShell/v1.0/powershell.exe";
+
 /// What the broker knows of the generation that is about to start. Nothing in it comes from a client as it was sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InstanceContext {
     pub instance_id: String,
     pub generation: u64,
@@ -95,6 +99,29 @@ impl BackendConfig {
             }
         }
     }
+}
+
+/// The program by which `backend` asks about Windows; for one that is not configured any more (`None`), the program that
+/// it is by default. Absolute, and there.
+///
+/// # Errors
+/// What was looked for and where.
+pub fn powershell(
+    backend: Option<&BackendConfig>,
+    vars: &Vars,
+    surroundings: &Surroundings,
+) -> Result<PathBuf, ResolveError> {
+    // A load refuses placeholders of an instance here, so no instance is asked for anything.
+    let instance = InstanceContext::default();
+    let mut resolver = Resolver { vars, instance: &instance, surroundings, faults: Vec::new() };
+    let configured = backend.and_then(|backend| Some((backend, backend.ownership.powershell.as_ref()?)));
+    let found = match configured {
+        Some((backend, template)) => resolver
+            .fill(template, "`powershell`")
+            .and_then(|command| resolver.program(&command, &surroundings.env, &backend.base)),
+        None => resolver.powershell(),
+    };
+    found.ok_or(ResolveError(resolver.faults))
 }
 
 struct Resolver<'a> {
@@ -246,6 +273,20 @@ impl Resolver<'_> {
         path
     }
 
+    fn powershell(&mut self) -> Option<PathBuf> {
+        let on_windows = Path::new(POWERSHELL_ON_WINDOWS);
+        let searched = search_path(&self.surroundings.env);
+        let found = find_in(&searched, POWERSHELL);
+        found.or_else(|| is_executable(on_windows).then(|| on_windows.to_owned())).or_else(|| {
+            let searched = searched.into_iter().chain(on_windows.parent().map(Path::to_owned)).collect();
+            self.miss(Unresolved::NotInPath {
+                command: POWERSHELL.into(),
+                searched,
+                hint: hint_for_program(POWERSHELL),
+            })
+        })
+    }
+
     /// With a slash a path from the configuration file's directory, else looked up in the PATH that the server gets.
     fn program(&mut self, command: &str, env: &BTreeMap<String, String>, base: &Path) -> Option<PathBuf> {
         let hint = hint_for_program(command);
@@ -303,6 +344,7 @@ fn hint_for_program(command: &str) -> String {
         "uvx" | "uv" => "install uv",
         "python" | "python3" => "install Python 3",
         "docker" => "install Docker",
+        POWERSHELL => return "name it by `powershell` in `ownership`, or set `windows = false` outside of WSL".into(),
         _ => "install it",
     };
     format!("{install} or set `command` to where it is")

@@ -103,6 +103,14 @@ impl Template {
         &self.text
     }
 
+    /// Whether it depends on the instance at all, or on this of it.
+    pub(super) fn has(&self, field: Option<InstanceField>) -> bool {
+        self.pieces.iter().any(|piece| match piece {
+            Piece::Instance(found) => field.is_none_or(|field| field == *found),
+            Piece::Text(_) | Piece::Var(_) | Piece::Env(_) => false,
+        })
+    }
+
     pub(super) fn pieces(&self) -> &[Piece] {
         &self.pieces
     }

@@ -32,6 +32,8 @@ pub enum Reason {
     /// Uninterruptible sleep.
     Device,
     Dying,
+    /// It runs on Windows, where this broker sees no more of it.
+    OnWindows,
     /// Nothing keeps it that could be seen.
     Unknown,
 }
@@ -59,6 +61,7 @@ impl Reason {
             Self::Frozen => "frozen",
             Self::Device => "device",
             Self::Dying => "dying",
+            Self::OnWindows => "on_windows",
             Self::Unknown => "unknown",
         }
     }
@@ -76,6 +79,7 @@ impl fmt::Display for Reason {
                 f.write_str("frozen by a cgroup freezer: thaw it, and the SIGKILL that it has takes effect")
             }
             Self::Device => f.write_str("waits for a device or a file system: SIGKILL takes effect when that answers"),
+            Self::OnWindows => f.write_str("runs on Windows and did not end there: end it in its Task Manager"),
             Self::Dying => f.write_str("SIGKILL was sent and the kernel is still ending it"),
             Self::Unknown => {
                 f.write_str("was not ended yet, for no reason that shows; the next attempt kills it again")
@@ -89,6 +93,8 @@ impl fmt::Display for Reason {
 pub struct Means {
     pub keeper_is_lost: bool,
     pub has_cgroup: bool,
+    /// Whether it may have processes on Windows, which are ended there by their marker.
+    pub has_windows: bool,
 }
 
 impl fmt::Display for Means {
@@ -98,7 +104,8 @@ impl fmt::Display for Means {
         } else {
             "SIGKILL by its keeper to all below it"
         })?;
-        f.write_str(if self.has_cgroup { ", and cgroup.kill" } else { "" })
+        f.write_str(if self.has_cgroup { ", and cgroup.kill" } else { "" })?;
+        f.write_str(if self.has_windows { "; on Windows, by marker" } else { "" })
     }
 }
 
@@ -131,8 +138,10 @@ mod tests {
 
     #[test]
     fn means_name_whoever_kills() {
-        let told = |keeper_is_lost, has_cgroup| Means { keeper_is_lost, has_cgroup }.to_string();
+        let told = |keeper_is_lost, has_cgroup| Means { keeper_is_lost, has_cgroup, has_windows: false }.to_string();
         assert!(told(false, false).contains("by its keeper") && told(true, false).contains("by the broker"));
         assert!(told(false, true).ends_with("cgroup.kill") && !told(false, false).contains("cgroup"));
+        let windows = Means { keeper_is_lost: false, has_cgroup: true, has_windows: true };
+        assert!(windows.to_string().ends_with("by marker"));
     }
 }

@@ -3,7 +3,8 @@
 //! The broker is a child subreaper, so when a keeper is killed its tree comes to the broker. Then every child that the
 //! broker did not start itself is an orphan, and is swept here.
 //!
-//! **Invariant:** every process that the broker starts is started by [`spawn`]; others are taken for orphans.
+//! **Invariant:** every process that the broker starts is started by [`spawn`], or by [`spawn_waited_for`] for a thread
+//! that waits for it; others are taken for orphans.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,12 +18,17 @@ use tokio::process::{Child, Command};
 
 use super::cgroup::Cgroup;
 use super::pidfd::{PidFd, nix_pid};
-use super::process_table::{Process, ProcessId};
+use super::process_table::{self, Process, ProcessId};
 use super::sweep::{Claim, Hunt, Outcome, Round, hunt_down};
+use super::windows::{self, WindowsSide, WindowsSweep};
+use super::wire::survivors;
 
 /// One list a process, as the kernel's list of children is. Held over each spawn, so that a sweep never sees a child
 /// of ours that is not in it yet.
 static STARTED: Mutex<BTreeSet<ProcessId>> = Mutex::new(BTreeSet::new());
+
+/// What the programs that ask Windows leave behind is killed and dead within this.
+const HELPERS_BUDGET: Duration = Duration::from_millis(500);
 
 /// Lets the orphans of a killed keeper come to this process (prctl(2), PR_SET_CHILD_SUBREAPER). Done by each start of a
 /// tree as well; early, it tells an operator of a kernel that refuses.
@@ -48,6 +54,21 @@ pub(super) fn spawn(command: &mut Command) -> io::Result<OwnChild> {
     let id = child.id().and_then(ProcessId::of).ok_or_else(|| io::Error::other("/proc is not readable"))?;
     started.insert(id);
     Ok(OwnChild { child, id })
+}
+
+/// Starts a child that is no orphan either, and is waited for where it was started; whoever does so says [`forget`] after
+/// that. Also for a keeper, which has no use for the list.
+pub(super) fn spawn_waited_for(command: &mut std::process::Command) -> io::Result<(std::process::Child, ProcessId)> {
+    let mut started = started();
+    let child = command.spawn()?;
+    let id = ProcessId::of(child.id()).ok_or_else(|| io::Error::other("/proc is not readable"))?;
+    started.insert(id);
+    Ok((child, id))
+}
+
+/// It is reaped, or given up: from here on it is an orphan if it is anything.
+pub(super) fn forget(id: ProcessId) {
+    started().remove(&id);
 }
 
 impl OwnChild {
@@ -101,6 +122,27 @@ pub(super) async fn sweep_orphans(since: u64, cgroup: Option<Cgroup>, budget: Du
         Ok(Round { left, is_populated, killed: hunt.killed() })
     })
     .await
+}
+
+/// Sweeps a Windows side for which there is no keeper, beside the runtime; then whatever the programs that asked have
+/// left of themselves.
+pub(super) async fn sweep_windows(side: WindowsSide, budget: Duration) -> WindowsSweep {
+    let Some(since) = process_table::ticks_since_boot() else {
+        return WindowsSweep::Busy { survivors: Vec::new(), reason: "`/proc/uptime` is not readable".to_owned() };
+    };
+    let swept = tokio::task::spawn_blocking(move || windows::sweep(&side, budget)).await;
+    match (swept, sweep_orphans(since, None, HELPERS_BUDGET).await) {
+        (Ok(swept), Outcome::Empty { .. }) => swept,
+        (Ok(WindowsSweep::Busy { survivors, reason }), _) => WindowsSweep::Busy { survivors, reason },
+        (Ok(WindowsSweep::Empty { .. }), Outcome::Busy { left }) => WindowsSweep::Busy {
+            survivors: survivors(left),
+            reason: "the program that asked Windows has left processes".to_owned(),
+        },
+        // It has panicked, or the runtime is ending.
+        (Err(_), _) => {
+            WindowsSweep::Busy { survivors: Vec::new(), reason: "Windows was not asked to the end".to_owned() }
+        }
+    }
 }
 
 /// Reaps this orphan if it is dead. By its own pid: a `waitpid` for any child would take the keepers from the runtime.

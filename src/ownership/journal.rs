@@ -20,6 +20,8 @@ use serde::{Deserialize, Serialize};
 use super::cgroup::Cgroup;
 use super::instance_dir;
 use super::process_table::{ProcessId, boot_id};
+use super::windows::Marker;
+use crate::core::digest::Digest;
 
 pub use leftovers::Leftover;
 
@@ -48,6 +50,10 @@ pub struct Record {
     /// Where the server was to be put; entries of older brokers have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<PathBuf>,
+    /// There is a Windows side. What binds its marker to this installation: without that a record copied from another
+    /// state directory, or made up, would end what is somebody else's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub windows: Option<Digest>,
 }
 
 /// The file of a generation of ours. Dropping it leaves the file: only a proof removes it.
@@ -140,10 +146,24 @@ impl Journal {
             keeper: None,
             root: None,
             cgroup: cgroup.map(|cgroup| cgroup.path().to_owned()),
+            windows: None,
         };
         let path = journal_dir(&self.state_dir).join(format!("{backend}-{instance}-{generation}.json"));
         replace(&path, &record)?;
         Ok(Entry { path, record })
+    }
+
+    /// Notes as well, before its keeper is started, that the generation has a Windows side.
+    ///
+    /// # Errors
+    /// It is not noted, so it must not be started.
+    pub fn with_windows(&self, entry: &mut Entry, marker: &Marker) -> Result<(), JournalError> {
+        entry.record.windows = Some(self.seal(marker));
+        replace(&entry.path, &entry.record)
+    }
+
+    fn seal(&self, marker: &Marker) -> Digest {
+        Digest::of(format!("{}\n{marker}", self.installation).as_bytes())
     }
 
     fn generations(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {

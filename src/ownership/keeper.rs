@@ -28,6 +28,7 @@ use super::pidfd::{PidFd, nix_pid};
 use super::process_table::{Process, ProcessId, ProcessTable};
 use super::server::{self, CloseWhen, Spawned, close_others};
 use super::sweep::{Claim, Hunt};
+use super::windows::{self, WindowsSide, WindowsSweep};
 use super::wire::{Exit, Order, Report, survivors};
 use crate::core::launch::Launch;
 
@@ -40,6 +41,10 @@ const CGROUP_PAUSE: Duration = Duration::from_millis(100);
 const CGROUP_TICK: Duration = Duration::from_millis(1);
 /// Between passes over a tree that does not go: it waits for a device, or runs as somebody else.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// One go at a Windows side when nobody waits for it.
+const WINDOWS_BUDGET: Duration = Duration::from_secs(30);
+/// After a go that proved nothing, doubling up to the second: each costs Windows a program of 100 MB.
+const WINDOWS_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// Runs until the tree is empty and the broker knows or is gone.
 pub fn main() -> ExitCode {
@@ -60,6 +65,8 @@ struct Keeper {
     cgroup: Option<Cgroup>,
     /// Its limits that have not been reached.
     limits: Vec<LimitWatch>,
+    /// What the server may have started on Windows, until that is proved gone.
+    windows: Option<WindowsSide>,
 }
 
 /// Whether the kernel still knows a child of ours.
@@ -88,6 +95,7 @@ impl Keeper {
             root_exit: None,
             cgroup: None,
             limits: Vec::new(),
+            windows: None,
         })
     }
 
@@ -96,8 +104,10 @@ impl Keeper {
         loop {
             while let Some(order) = self.control.next_order()? {
                 match order {
-                    Order::Start { launch, cgroup } => {
+                    Order::Start { launch, cgroup, windows } => {
                         let report = self.start(&launch, cgroup)?;
+                        // A server that was not executed has started nothing there.
+                        self.windows = windows.filter(|_| matches!(report, Report::Spawned { .. })).map(|side| *side);
                         self.control.report(&report)?;
                         if matches!(report, Report::SpawnFailed { .. }) {
                             return Ok(());
@@ -112,6 +122,8 @@ impl Keeper {
                         if matches!(report, Report::Empty { .. }) {
                             return Ok(());
                         }
+                        // It may be long until the next one.
+                        super::footprint::drop_clean_pages();
                     }
                 }
             }
@@ -185,8 +197,39 @@ impl Keeper {
         }
     }
 
-    /// Kills all below this process and in the cgroup, and reaps it; without a budget it goes on until both are empty.
+    /// The Linux side, then the Windows side, which nobody on the first can add to any more; without a budget it goes on
+    /// until both are proved empty.
     fn sweep(&mut self, budget: Option<Duration>) -> io::Result<Report> {
+        let started = Instant::now();
+        let left = || budget.map(|budget| budget.saturating_sub(started.elapsed()));
+        let mut report = self.sweep_linux(budget)?;
+        let mut pause = WINDOWS_PAUSES.0;
+        while let (Report::Empty { killed, took_us }, Some(side)) = (&mut report, &self.windows) {
+            match windows::sweep(side, left().unwrap_or(WINDOWS_BUDGET)) {
+                WindowsSweep::Empty { terminated } => {
+                    *killed += terminated;
+                    self.windows = None;
+                }
+                WindowsSweep::Busy { survivors, reason } if budget.is_some() => {
+                    return Ok(Report::Busy { survivors, reason: Some(reason) });
+                }
+                WindowsSweep::Busy { .. } => {
+                    super::footprint::drop_clean_pages();
+                    self.reap_for(pause);
+                    pause = (pause * 2).min(WINDOWS_PAUSES.1);
+                }
+            }
+            // What asked Windows may have left processes, as any program may.
+            match self.sweep_linux(left())? {
+                Report::Empty { .. } => *took_us = micros(started.elapsed()),
+                busy => return Ok(busy),
+            }
+        }
+        Ok(report)
+    }
+
+    /// Kills all below this process and in the cgroup, and reaps it; without a budget it goes on until both are empty.
+    fn sweep_linux(&mut self, budget: Option<Duration>) -> io::Result<Report> {
         let started = Instant::now();
         let me = std::process::id();
         let mut hunt =
@@ -208,7 +251,7 @@ impl Keeper {
             if !self.wait_until(Self::is_empty, pause) && budget.is_some_and(|budget| started.elapsed() >= budget) {
                 let mut left = members?;
                 Cgroup::hold(self.cgroup.as_ref(), &mut left);
-                return Ok(Report::Busy { survivors: survivors(left) });
+                return Ok(Report::Busy { survivors: survivors(left), reason: None });
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
@@ -217,8 +260,7 @@ impl Keeper {
             // Failed: an empty directory stays, which holds nothing.
             let _ = cgroup.remove();
         }
-        let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        Ok(Report::Empty { killed: hunt.killed(), took_us })
+        Ok(Report::Empty { killed: hunt.killed(), took_us: micros(took) })
     }
 
     /// Both proofs. The second is asked for only after the first.
@@ -257,6 +299,16 @@ impl Keeper {
         }
     }
 
+    fn reap_for(&mut self, pause: Duration) {
+        self.wait_until(
+            |keeper| {
+                keeper.reap();
+                false
+            },
+            pause,
+        );
+    }
+
     /// Takes all that is dead, and tells of the root once.
     fn reap(&mut self) -> Children {
         while let Ok(Some(_)) = self.deaths.read_signal() {}
@@ -283,4 +335,8 @@ impl Keeper {
     fn death_poll(&self) -> PollFd<'_> {
         PollFd::new(self.deaths.as_fd(), PollFlags::POLLIN)
     }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

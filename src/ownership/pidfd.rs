@@ -1,7 +1,7 @@
 //! The one way to signal: a descriptor that means this process and, after its death, nobody.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use nix::libc;
 use nix::sys::signal::Signal;
@@ -36,6 +36,11 @@ impl PidFd {
         let pinned = Self::open(id.pid).ok()?;
         let now = Process::read(id.pid)?;
         (now.start_time == id.start_time).then_some(pinned)
+    }
+
+    /// Readable when the process is dead, reaped or not.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     /// # Errors

@@ -165,6 +165,14 @@ pub(super) fn children(parent: u32) -> Vec<u32> {
         .collect()
 }
 
+/// The start time that a process would have now; one that is started later has this or more.
+pub(super) fn ticks_since_boot() -> Option<u64> {
+    let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
+    // Seconds with two digits behind the point: hundredths, as start times are.
+    let (seconds, hundredths) = uptime.split_ascii_whitespace().next()?.split_once('.')?;
+    Some(seconds.parse::<u64>().ok()? * 100 + hundredths.parse::<u64>().ok()?)
+}
+
 /// Differs after each boot; with it a [`ProcessId`] may be kept in a file.
 ///
 /// # Errors
@@ -212,6 +220,15 @@ mod tests {
         assert_eq!(table.get(me).map(Process::id), Some(me));
         assert!(me.is_alive());
         assert!(!ProcessId { start_time: me.start_time + 1, ..me }.is_alive());
+    }
+
+    #[test]
+    fn a_process_started_now_is_not_older_than_now() {
+        let now = ticks_since_boot().unwrap();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let started = ProcessId::of(child.id()).unwrap().start_time;
+        child.wait().unwrap();
+        assert!((now..now + 500).contains(&started), "{now} {started}");
     }
 
     #[test]

@@ -16,11 +16,13 @@ use std::time::Duration;
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::cgroup::Cgroup;
 use super::process_table::ProcessId;
+use super::windows::WindowsSide;
 use super::wire::{Exit, SpawnFailure, Survivor};
 use crate::core::limits::TreeLimit;
 
-pub use start::{start, start_in};
+pub use start::{start, start_in, start_owned};
 
 /// Handle on all processes of one generation. Clones mean the same tree.
 #[derive(Clone, Debug)]
@@ -34,18 +36,40 @@ pub struct Tree {
     limit_refusal: Option<Arc<str>>,
 }
 
+/// What a tree is to be held by beside its keeper.
+#[derive(Clone, Debug, Default)]
+pub struct Owners {
+    /// Made for the server and removed after the proof. Where that does not succeed the keeper owns the Linux side alone.
+    pub cgroup: Option<Cgroup>,
+    /// What the server may start on Windows.
+    pub windows: Option<WindowsSide>,
+}
+
 /// By what means a tree is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     Keeper,
     KeeperAndCgroup,
+    KeeperAndWindows,
+    KeeperCgroupAndWindows,
 }
 
 impl Owner {
+    fn of(owners: &Owners) -> Self {
+        match (&owners.cgroup, &owners.windows) {
+            (None, None) => Self::Keeper,
+            (Some(_), None) => Self::KeeperAndCgroup,
+            (None, Some(_)) => Self::KeeperAndWindows,
+            (Some(_), Some(_)) => Self::KeeperCgroupAndWindows,
+        }
+    }
+
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Keeper => "keeper",
             Self::KeeperAndCgroup => "keeper+cgroup",
+            Self::KeeperAndWindows => "keeper+windows",
+            Self::KeeperCgroupAndWindows => "keeper+cgroup+windows",
         }
     }
 }
@@ -87,7 +111,7 @@ impl From<Exit> for RootExit {
 /// What a sweep came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sweep {
-    /// Proved: no process of the tree exists, the keeper included.
+    /// Proved: no process of the tree exists, the keeper included, nor on its Windows side.
     Empty {
         /// Processes that had to be killed; 0 after an orderly end.
         killed: usize,
@@ -96,8 +120,11 @@ pub enum Sweep {
     },
     /// Not proved within the budget. The tree stays, and may be swept again.
     Busy {
-        /// At most 32 of them; none when not even the process table could be read.
+        /// At most 32 of them; none when not even the process table could be read, or Windows did not answer.
         survivors: Vec<Survivor>,
+        /// What was not proved and why, where survivors do not say it: a fragment such as "powershell.exe did not answer
+        /// within 5.0 s".
+        reason: Option<String>,
     },
 }
 
@@ -147,7 +174,7 @@ impl Tree {
         match answered.await {
             Ok(sweep) => sweep,
             Err(_) if self.known.borrow().is_proved_empty => Sweep::Empty { killed: 0, took: Duration::ZERO },
-            Err(_) => Sweep::Busy { survivors: Vec::new() },
+            Err(_) => Sweep::Busy { survivors: Vec::new(), reason: None },
         }
     }
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cgroup::Cgroup;
 use super::process_table::{Process, ProcessId};
+use super::windows::WindowsSide;
 use crate::core::launch::Launch;
 use crate::core::limits::TreeLimit;
 
@@ -27,6 +28,8 @@ pub(super) enum Order {
         launch: Launch,
         /// To be made for the server, and left with it.
         cgroup: Option<Cgroup>,
+        /// To be swept after the Linux side, and proved with it.
+        windows: Option<Box<WindowsSide>>,
     },
     Terminate,
     Sweep {
@@ -45,25 +48,19 @@ pub(super) enum Report {
         limit_refusal: Option<String>,
     },
     /// The keeper's last words.
-    SpawnFailed {
-        failure: SpawnFailure,
-        message: String,
-    },
+    SpawnFailed { failure: SpawnFailure, message: String },
     /// Once for each limit; before `RootExited` where that is its consequence.
-    OverLimit {
-        limit: TreeLimit,
-    },
+    OverLimit { limit: TreeLimit },
     /// Once.
-    RootExited {
-        exit: Exit,
-    },
-    /// `waitpid` said ECHILD, and the cgroup is not populated and removed. The keeper's last words.
-    Empty {
-        killed: usize,
-        took_us: u64,
-    },
+    RootExited { exit: Exit },
+    /// `waitpid` said ECHILD, the cgroup is not populated and removed, and Windows knows nobody with the marker. The
+    /// keeper's last words.
+    Empty { killed: usize, took_us: u64 },
     Busy {
         survivors: Vec<Survivor>,
+        /// What was not proved and why, where survivors do not say it.
+        #[serde(default)]
+        reason: Option<String>,
     },
 }
 
@@ -99,15 +96,20 @@ pub enum SpawnFailure {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survivor {
     pub pid: u32,
+    /// Clock ticks after boot; of a process on the Windows side, ticks of 100 ns since the year 1.
     pub start_time: u64,
     pub comm: String,
-    /// As in [`Process::state`]; `D` waits for a device and dies after that.
+    /// As in [`Process::state`]; `D` waits for a device and dies after that. Windows does not tell: `?`.
     pub state: char,
+    /// Whether it is on the Windows side of a WSL, where pids are others.
+    #[serde(default)]
+    pub windows: bool,
 }
 
 impl From<Process> for Survivor {
     fn from(process: Process) -> Self {
-        Self { pid: process.pid, start_time: process.start_time, comm: process.comm, state: process.state }
+        let Process { pid, start_time, comm, state, .. } = process;
+        Self { pid, start_time, comm, state, windows: false }
     }
 }
 

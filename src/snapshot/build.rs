@@ -24,6 +24,9 @@ const SWEEPS_MAX: u8 = 3;
 /// However short a stop is to be, killing and proving has this long: it takes some tens of milliseconds, but the answer
 /// of a keeper that hangs comes 3 s later, and a proof that is not waited for would be a false alarm.
 const SWEEP_MIN: Duration = Duration::from_secs(5);
+/// The same where Windows is asked as well: PowerShell takes a second or two to load, and is run three times when there is
+/// somebody to end.
+const SWEEP_MIN_WITH_WINDOWS: Duration = Duration::from_secs(20);
 /// A tree that cannot be proved empty is looked at again after this, then after twice that, up to the maximum.
 const CLEANUP_RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
 /// A backend that fails again and again is left alone for this long, doubling up to the maximum.
@@ -85,7 +88,7 @@ fn build_backend(config: &Config, name: &str, backend: &BackendConfig) -> Result
         config: backend.clone(),
         vars: config.vars.clone(),
         catalog: catalog.clone(),
-        limits: limits(&policy, &backend.deadlines, config.server.drain),
+        limits: limits(&policy, backend, config.server.drain),
         link: LinkLimits { frame_len_max: config.server.frame_bytes_max },
     };
     faults.into_result(Backend { name, plan: Arc::new(plan), catalog, policy, fingerprint, surface, tools })
@@ -138,19 +141,21 @@ fn check_probe(catalog: &Catalog, policy: &Policy, config: &Config, backend: &Ba
     }
 }
 
-fn limits(policy: &Policy, deadlines: &Deadlines, drain: Duration) -> Limits {
+fn limits(policy: &Policy, backend: &BackendConfig, drain: Duration) -> Limits {
+    let Deadlines { start, stop, polite, .. } = backend.deadlines;
+    let sweep_min = if backend.ownership.windows { SWEEP_MIN_WITH_WINDOWS } else { SWEEP_MIN };
     // What is left of a stop is shared by asking with a signal and by killing.
-    let after_polite = deadlines.stop.saturating_sub(deadlines.polite);
+    let after_polite = stop.saturating_sub(polite);
     let terminate = after_polite / 3;
     Limits {
         queue_len_max: policy.queue.len_max,
         leases_max: policy.max_concurrency,
-        start: deadlines.start,
+        start,
         idle: policy.idle_timeout,
         drain,
-        polite: deadlines.polite,
+        polite,
         terminate,
-        sweep: (after_polite - terminate).max(SWEEP_MIN),
+        sweep: (after_polite - terminate).max(sweep_min),
         sweeps_max: SWEEPS_MAX,
         cleanup_retry_min: CLEANUP_RETRY.0,
         cleanup_retry_max: CLEANUP_RETRY.1,

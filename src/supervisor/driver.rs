@@ -234,19 +234,19 @@ impl Driver {
                     let _ = tokio::time::timeout(ERASE_WAIT, erased).await;
                     let cleanup = Cleanup { ok: true, took, survivors: 0 };
                     services.tally(&slot.key.backend, |tally| tally.proved(cleanup));
-                    slot.set_cleanup(generation, cleanup, Vec::new());
+                    slot.set_cleanup(generation, cleanup, Vec::new(), None);
                     slot.report(generation, Report::TreeEmpty);
                     // A retired slot is over now, and only its driver can say so.
                     let _ = inbox.send(Order::Look);
                 });
             }
-            Sweep::Busy { survivors } => {
-                tracing::error!(slot = %slot, %generation, survivors = survivors.len(), "could not be proved gone");
+            Sweep::Busy { survivors, reason } => {
+                tracing::error!(slot = %slot, %generation, survivors = survivors.len(), reason, "could not be proved gone");
                 let instance = slot.named(generation.number());
                 slot.tell(What::NotProved { instance, survivors: survivors.len(), ms: millis(took) });
                 let cleanup = Cleanup { ok: false, took, survivors: survivors.len() };
                 self.services.tally(&slot.key.backend, |tally| tally.last_cleanup = Some(cleanup));
-                slot.set_cleanup(generation, cleanup, survivors);
+                slot.set_cleanup(generation, cleanup, survivors, reason);
                 slot.report(generation, Report::TreeBusy);
             }
         }

@@ -16,7 +16,8 @@ use crate::core::admission::{AdmissionLimits, SlotNumber};
 use crate::core::lifecycle::{Event, PublicState};
 use crate::core::limits::TreeLimits;
 use crate::events::{EventLog, What};
-use crate::ownership::{Cgroups, Controller, Journal, KeeperProgram, NoCgroups, Sweep};
+use crate::ownership::journal::Leftover;
+use crate::ownership::{Cgroups, Controller, Journal, KeeperProgram, NoCgroups, Powershell, Sweep};
 
 /// Bounds of the supervisor.
 #[derive(Clone, Copy, Debug)]
@@ -227,12 +228,24 @@ impl Supervisor {
     }
 
     /// Ends what an earlier broker left behind, and proves it; the reason if that did not succeed within `budget`.
-    /// Until it has succeeded once, no call is given a slot.
-    pub async fn sweep_leftovers(&self, budget: Duration) -> Result<(), String> {
-        let leftovers = self.services.journal.sweep_leftovers(budget).await.map_err(|e| e.to_string())?;
-        let busy = leftovers.iter().filter(|leftover| matches!(leftover.sweep, Sweep::Busy { .. }));
-        let busy: Vec<_> =
-            busy.map(|leftover| format!("{}/{}", leftover.record.backend, leftover.record.instance)).collect();
+    /// Until it has succeeded once, no call is given a slot. `powershell_of` is how Windows is asked for a backend.
+    pub async fn sweep_leftovers(
+        &self,
+        budget: Duration,
+        powershell_of: impl Fn(&str) -> Result<Powershell, String>,
+    ) -> Result<(), String> {
+        let leftovers = self.services.journal.sweep_leftovers(budget, powershell_of).await;
+        let leftovers = leftovers.map_err(|e| e.to_string())?;
+        let busy: Vec<_> = leftovers
+            .iter()
+            .filter_map(|Leftover { record, sweep }| match sweep {
+                Sweep::Busy { reason: Some(reason), .. } => {
+                    Some(format!("{}/{} ({reason})", record.backend, record.instance))
+                }
+                Sweep::Busy { reason: None, .. } => Some(format!("{}/{}", record.backend, record.instance)),
+                Sweep::Empty { .. } => None,
+            })
+            .collect();
         if !leftovers.is_empty() {
             tracing::info!(found = leftovers.len(), unproved = busy.len(), "leftovers of an earlier broker");
         }

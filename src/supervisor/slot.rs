@@ -77,6 +77,8 @@ struct State {
     last_cleanup: Option<Cleanup>,
     survivors: Vec<Survivor>,
     attempts: Option<Attempts>,
+    /// Why the last sweep proved nothing, where survivors do not say it.
+    cleanup_reason: Option<String>,
 }
 
 #[derive(Debug)]
@@ -153,6 +155,7 @@ impl Slot {
             last_cleanup: None,
             survivors: Vec::new(),
             attempts: None,
+            cleanup_reason: None,
         };
         let Name { key, id, number } = name;
         Self { key, id, number, shared, state: Mutex::new(state), orders, turned: Notify::new() }
@@ -365,10 +368,17 @@ impl Slot {
     }
 
     /// How a sweep ended. After a proof nothing of the generation is live any more.
-    pub(super) fn set_cleanup(&self, generation: Generation, cleanup: Cleanup, survivors: Vec<Survivor>) {
+    pub(super) fn set_cleanup(
+        &self,
+        generation: Generation,
+        cleanup: Cleanup,
+        survivors: Vec<Survivor>,
+        reason: Option<String>,
+    ) {
         let mut state = self.lock();
         state.last_cleanup = Some(cleanup);
         state.survivors = survivors;
+        state.cleanup_reason = reason;
         if cleanup.ok && state.live.as_ref().is_some_and(|live| live.generation == generation) {
             state.live = None;
         }

@@ -7,13 +7,14 @@ use std::time::{Duration, SystemTime};
 
 use super::registry::Services;
 use super::slot::Slot;
+use super::windows::windows_side;
 use crate::config::{InstanceContext, Surroundings};
 use crate::core::generation::Generation;
 use crate::core::launch::Launch;
 use crate::core::limits::{TreeLimit, TreeLimits};
 use crate::link::{Link, Streams};
 use crate::ownership::journal::Entry;
-use crate::ownership::{self, Cgroup, InstanceDir, Tree};
+use crate::ownership::{self, InstanceDir, Marker, Owners, Tree};
 
 /// A server that runs, and the conversation with it.
 #[derive(Clone, Debug)]
@@ -81,8 +82,8 @@ pub(super) async fn bring_up(
 /// A start with everything in place but the process.
 struct Prepared {
     launch: Launch,
-    cgroup: Option<Cgroup>,
     limits: Limits,
+    owners: Owners,
 }
 
 /// Notes the generation, makes its directory, and fills in its command. Blocks on the file system.
@@ -96,10 +97,22 @@ fn prepare(
     let (backend, number) = (&*slot.key.backend, generation.number());
     let asked = plan.config.ownership.limits;
     let limits = Limits { asked, refusal: services.why_unlimited(asked).map(Arc::from) };
-    let cgroup =
-        services.cgroups.as_ref().map(|cgroups| cgroups.of(&slot.id, number).limited(cgroups.attainable(asked))).ok();
-    let entry = services.journal.begin(backend, &slot.id, number, cgroup.as_ref()).map_err(spawn_failed)?;
-    footprint.entry = Some(entry);
+    let surroundings = Surroundings::of_this_process();
+    let marker = Marker::of(backend, &slot.id, number).ok_or_else(|| spawn_failed("make a marker of its name"))?;
+    let owners = Owners {
+        cgroup: services
+            .cgroups
+            .as_ref()
+            .ok()
+            .map(|cgroups| cgroups.of(&slot.id, number).limited(cgroups.attainable(asked))),
+        windows: windows_side(&plan.config, &plan.vars, &surroundings, marker.clone())
+            .map_err(|e| StartCause::Resolve(e.to_string()))?,
+    };
+    let entry = services.journal.begin(backend, &slot.id, number, owners.cgroup.as_ref()).map_err(spawn_failed)?;
+    let entry = footprint.entry.insert(entry);
+    if owners.windows.is_some() {
+        services.journal.with_windows(entry, &marker).map_err(spawn_failed)?;
+    }
     let dir = InstanceDir::create(&services.journal.instances(), &slot.id, number).map_err(spawn_failed)?;
     let dir = footprint.dir.insert(dir);
     let context = InstanceContext {
@@ -107,13 +120,11 @@ fn prepare(
         generation: number,
         instance_dir: dir.path().to_owned(),
         scope_key_hash: slot.key.scope_key_hash(),
-        marker: format!("lazy-mcp\\{backend}-{}-{number}", slot.id),
+        marker: marker.to_string(),
     };
-    let launch = plan
-        .config
-        .resolve(&plan.vars, &context, &Surroundings::of_this_process())
-        .map_err(|e| StartCause::Resolve(e.to_string()))?;
-    Ok(Prepared { launch, cgroup, limits })
+    let launch =
+        plan.config.resolve(&plan.vars, &context, &surroundings).map_err(|e| StartCause::Resolve(e.to_string()))?;
+    Ok(Prepared { launch, owners, limits })
 }
 
 async fn start(
@@ -122,9 +133,9 @@ async fn start(
     prepared: Prepared,
     footprint: &mut Footprint,
 ) -> Result<Started, StartCause> {
-    let Prepared { launch, cgroup, mut limits } = prepared;
+    let Prepared { launch, owners, mut limits } = prepared;
     let started =
-        ownership::start_in(cgroup, &services.keeper, &launch, &services.tracker).await.map_err(spawn_failed)?;
+        ownership::start_owned(owners, &services.keeper, &launch, &services.tracker).await.map_err(spawn_failed)?;
     if let Some(entry) = &mut footprint.entry
         && let Err(e) = entry.started(started.tree.keeper(), started.tree.root())
     {

@@ -15,8 +15,8 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio_util::task::TaskTracker;
 
 use crate::support::{
-    BUDGET, Outsider, Scene, assert_empty, command_line, eventually, is_alone, play_broker, played_scene, program,
-    signal,
+    BUDGET, Outsider, Scene, assert_empty, command_line, eventually, is_alone, no_windows, play_broker, played_scene,
+    program, signal,
 };
 
 const INSTANCE: &str = "0a1b";
@@ -246,7 +246,9 @@ async fn who_does_not_die_in_the_cgroup_is_named_and_can_be_swept_again() {
     let Some(frozen) = Frozen::freeze(intruder.id()) else { return };
     drop(pipes);
     tree.root_exit().await;
-    let Sweep::Busy { survivors } = tree.sweep(Duration::from_millis(100)).await else { panic!("it cannot be gone") };
+    let Sweep::Busy { survivors, .. } = tree.sweep(Duration::from_millis(100)).await else {
+        panic!("it cannot be gone")
+    };
     let named: Vec<_> = survivors.iter().map(|survivor| (survivor.pid, survivor.comm.as_str())).collect();
     assert_eq!(named, [(intruder.id().pid, "sleep")]);
     assert!(cgroup.path().exists());
@@ -362,7 +364,7 @@ async fn leftovers_that_only_their_cgroup_knows_are_swept() {
     eventually("the root goes with its keeper", BUDGET, || in_cgroup() == 3);
 
     let journal = Journal::open(scene.path()).unwrap();
-    let swept = journal.sweep_leftovers(BUDGET).await.unwrap();
+    let swept = journal.sweep_leftovers(BUDGET, no_windows).await.unwrap();
     let (killed, took) = assert_empty(&swept[0].sweep);
     println!("leftovers by cgroup: {killed} killed, {took:?} to the proof");
     assert!(bystander.id().is_alive(), "one that looks alike is outside");
@@ -413,11 +415,12 @@ async fn a_forged_path_touches_nothing() {
             keeper: None,
             root: None,
             cgroup: Some(cgroup),
+            windows: None,
         };
         let path = scene.path().join(format!("journal/{number}.json"));
         fs::write(path, serde_json::to_vec(&record).unwrap()).unwrap();
     }
-    let swept = journal.sweep_leftovers(BUDGET).await.unwrap();
+    let swept = journal.sweep_leftovers(BUDGET, no_windows).await.unwrap();
     assert_eq!(swept.iter().map(|leftover| assert_empty(&leftover.sweep).0).collect::<Vec<_>>(), vec![0; len]);
     assert!(victims.iter().all(|victim| victim.id().is_alive()) && plain.exists());
     drop(victims);
@@ -444,7 +447,7 @@ async fn a_broker_inside_the_cgroup_of_a_leftover_spares_itself() {
     record.broker.start_time = 1;
     fs::write(&file, serde_json::to_vec(&record).unwrap()).unwrap();
     fs::write(cgroup.path().join("cgroup.procs"), "0").unwrap();
-    let swept = journal.sweep_leftovers(BUDGET).await.unwrap();
+    let swept = journal.sweep_leftovers(BUDGET, no_windows).await.unwrap();
     assert_eq!(assert_empty(&swept[0].sweep).0, 0);
     assert!(cgroup.path().exists());
     let above = cgroup.path().ancestors().nth(2).unwrap();

@@ -12,7 +12,8 @@ use lazy_mcp_broker::ownership::{InstanceDir, ProcessId, boot_id, start};
 use tokio_util::task::TaskTracker;
 
 use crate::support::{
-    BUDGET, Outsider, Scene, assert_empty, eventually, is_alone_with, play_broker, played_scene, program, signal,
+    BUDGET, Outsider, Scene, assert_empty, eventually, is_alone_with, no_windows, play_broker, played_scene, program,
+    signal,
 };
 
 #[test]
@@ -74,6 +75,7 @@ async fn stale_and_forged_entries_signal_nobody() {
         keeper: Some(named),
         root: Some(named),
         cgroup: None,
+        windows: None,
     };
     let journal = Journal::open(scene.path()).unwrap();
     let reused = ProcessId { start_time: named.start_time - 1, ..named };
@@ -85,7 +87,7 @@ async fn stale_and_forged_entries_signal_nobody() {
     let living = Record { broker: named, ..entry(boot_id().unwrap(), named) };
     put("living-broker.json", serde_json::to_vec(&living).unwrap());
 
-    let swept = journal.sweep_leftovers(BUDGET).await.unwrap();
+    let swept = journal.sweep_leftovers(BUDGET, no_windows).await.unwrap();
     assert_eq!(swept.iter().map(|leftover| assert_empty(&leftover.sweep).0).collect::<Vec<_>>(), [0, 0]);
     assert!(named.is_alive());
     let mut kept: Vec<_> =
@@ -117,10 +119,11 @@ async fn a_broker_started_from_inside_a_leftover_spares_itself() {
         keeper: None,
         root: Some(me),
         cgroup: None,
+        windows: None,
     };
     fs::write(scene.path().join("journal/shell.json"), serde_json::to_vec(&record).unwrap()).unwrap();
     let beside = Outsider::spawn(Command::new("/usr/bin/perl").arg("-e").arg("sleep 99"));
-    let swept = journal.sweep_leftovers(BUDGET).await.unwrap();
+    let swept = journal.sweep_leftovers(BUDGET, no_windows).await.unwrap();
     assert_eq!(assert_empty(&swept[0].sweep).0, 1, "what has the marker beside it");
     assert!(!beside.id().is_alive());
     scene.assert_gone(&[]).await;
@@ -186,7 +189,7 @@ async fn check_leftovers(then: impl FnOnce(ProcessId), killed_at_least: usize) {
     let journal = Journal::open(scene.path()).unwrap();
     assert_eq!(journal.leftovers().unwrap(), [record]);
     assert_eq!(journal.high_water("git"), 4);
-    let swept = journal.sweep_leftovers(BUDGET).await.unwrap();
+    let swept = journal.sweep_leftovers(BUDGET, no_windows).await.unwrap();
     let (killed, took) = assert_empty(&swept[0].sweep);
     println!("leftovers: {killed} killed, {took:?} to the proof");
     assert!(killed >= killed_at_least, "{killed}");

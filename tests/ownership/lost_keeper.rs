@@ -99,7 +99,7 @@ async fn survivors_are_told_and_the_tree_can_be_swept_again() {
            take; say_('{"RootExited":{"exit":{"Signal":9}}}'); say_('{"Empty":{"killed":3,"took_us":1500}}'); exit 0"#,
     );
     let tree = start(&keeper, &scene.sh("true"), &scene.tracker).await.unwrap().tree;
-    let Sweep::Busy { survivors } = tree.sweep(BUDGET).await else { panic!("busy") };
+    let Sweep::Busy { survivors, .. } = tree.sweep(BUDGET).await else { panic!("busy") };
     assert_eq!((survivors[0].pid, survivors[0].comm.as_str(), survivors[0].state), (7, "stuck", 'D'));
     assert_eq!(tree.sweep(BUDGET).await, Sweep::Empty { killed: 3, took: Duration::from_micros(1500) });
     assert_eq!(tree.root_exit().await, RootExit::Signal(9));

@@ -13,3 +13,4 @@ mod lost_keeper;
 mod spawn;
 mod support;
 mod tree;
+mod windows;

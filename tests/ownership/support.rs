@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lazy_mcp_broker::core::launch::Launch;
 use lazy_mcp_broker::ownership::{
-    KeeperProgram, Pipes, Process, ProcessId, ProcessTable, StartError, Started, Sweep, Tree, start,
+    KeeperProgram, Pipes, Powershell, Process, ProcessId, ProcessTable, StartError, Started, Sweep, Tree, start,
 };
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -130,8 +130,13 @@ pub fn eventually(what: &str, within: Duration, mut holds: impl FnMut() -> bool)
 pub fn assert_empty(sweep: &Sweep) -> (usize, Duration) {
     match sweep {
         Sweep::Empty { killed, took } => (*killed, *took),
-        Sweep::Busy { survivors } => panic!("not empty: {survivors:?}"),
+        Sweep::Busy { survivors, reason } => panic!("not empty: {survivors:?} {reason:?}"),
     }
+}
+
+/// For leftovers without a Windows side: to be asked is a failure.
+pub fn no_windows(backend: &str) -> Result<Powershell, String> {
+    panic!("`{backend}` has no Windows side here")
 }
 
 /// Set in a process that runs one test alone.

@@ -3,6 +3,8 @@
 //! A keeper whose broker died sweeps by itself, so mostly there is nothing to do but to see its end. If it was killed
 //! as well, its tree went to init; then it is found by start times and by the marker in the environment, which not all
 //! of a browser's processes show, but their parents do; and by its cgroup, where it had one.
+//!
+//! What runs on Windows outlives all of these, the boot of a WSL included, and is found by its marker.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -12,10 +14,12 @@ use std::time::{Duration, Instant};
 
 use super::{Journal, JournalError, Record, at, journal_dir, remove};
 use crate::ownership::cgroup::Cgroup;
+use crate::ownership::children::sweep_windows;
 use crate::ownership::instance_dir::InstanceDir;
 use crate::ownership::process_table::{Process, ProcessId};
 use crate::ownership::sweep::{Claim, Hunt, Outcome, Round, hunt_down};
 use crate::ownership::tree::Sweep;
+use crate::ownership::windows::{Marker, Powershell, WindowsSide, WindowsSweep};
 use crate::ownership::wire::survivors;
 
 /// A keeper without a broker is left this long to end by itself before it is taken for hung.
@@ -40,15 +44,20 @@ impl Journal {
     }
 
     /// Kills what is left of them, and proves it; what is proved leaves the journal, with its instance directory.
-    /// `budget` is for all together.
+    /// `budget` is for all together. `powershell_of` is how Windows is asked for a backend, or why it cannot be; it is
+    /// called only for generations with a Windows side.
     ///
     /// # Errors
     /// The journal is not readable.
-    pub async fn sweep_leftovers(&self, budget: Duration) -> Result<Vec<Leftover>, JournalError> {
+    pub async fn sweep_leftovers(
+        &self,
+        budget: Duration,
+        powershell_of: impl Fn(&str) -> Result<Powershell, String>,
+    ) -> Result<Vec<Leftover>, JournalError> {
         let started = Instant::now();
         let mut swept = Vec::new();
         for (path, record) in self.left_files()? {
-            let sweep = self.sweep_one(&record, budget.saturating_sub(started.elapsed())).await;
+            let sweep = self.sweep_one(&record, budget.saturating_sub(started.elapsed()), &powershell_of).await;
             if matches!(sweep, Sweep::Empty { .. }) {
                 self.forget(&path, &record)?;
             }
@@ -88,16 +97,45 @@ impl Journal {
         record.boot_id != self.boot_id || record.broker != self.broker && !record.broker.is_alive()
     }
 
-    async fn sweep_one(&self, record: &Record, budget: Duration) -> Sweep {
-        if record.boot_id != self.boot_id {
-            // No process outlives its boot, whatever pids the record names.
-            return Sweep::Empty { killed: 0, took: Duration::ZERO };
-        }
+    async fn sweep_one(
+        &self,
+        record: &Record,
+        budget: Duration,
+        powershell_of: impl Fn(&str) -> Result<Powershell, String>,
+    ) -> Sweep {
         let started = Instant::now();
-        match hunt_down(budget, leftover_rounds(record, self.cgroup_of(record))).await {
-            Outcome::Empty { killed } => Sweep::Empty { killed, took: started.elapsed() },
-            Outcome::Busy { left } => Sweep::Busy { survivors: survivors(left) },
+        let killed = if record.boot_id == self.boot_id {
+            match hunt_down(budget, leftover_rounds(record, self.cgroup_of(record))).await {
+                Outcome::Empty { killed } => killed,
+                Outcome::Busy { left } => return Sweep::Busy { survivors: survivors(left), reason: None },
+            }
+        } else {
+            // No process outlives its boot, whatever pids the record names.
+            0
+        };
+        let Some(marker) = self.windows_marker_of(record) else {
+            return Sweep::Empty { killed, took: started.elapsed() };
+        };
+        let powershell = match powershell_of(&record.backend) {
+            Ok(powershell) => powershell,
+            Err(reason) => return Sweep::Busy { survivors: Vec::new(), reason: Some(reason) },
+        };
+        let budget = budget.saturating_sub(started.elapsed());
+        match sweep_windows(WindowsSide { marker, powershell }, budget).await {
+            WindowsSweep::Empty { terminated } => Sweep::Empty { killed: killed + terminated, took: started.elapsed() },
+            WindowsSweep::Busy { survivors, reason } => Sweep::Busy { survivors, reason: Some(reason) },
         }
+    }
+
+    /// `None` when there is no Windows side, or the marker is not one that this installation has noted.
+    fn windows_marker_of(&self, record: &Record) -> Option<Marker> {
+        let Record { backend, instance, generation, windows, .. } = record;
+        let seal = windows.as_ref()?;
+        let marker = Marker::of(backend, instance, *generation).filter(|marker| self.seal(marker) == *seal);
+        if marker.is_none() {
+            tracing::warn!(backend, generation, "left alone: a journal entry with a marker that is not ours");
+        }
+        marker
     }
 
     /// `None` as well when this very process runs in it: started from inside a server of the broker before, it is a
@@ -132,7 +170,7 @@ fn leftover_rounds(record: &Record, cgroup: Option<Cgroup>) -> impl FnMut() -> s
     let started = Instant::now();
     let keeper = record.keeper;
     let known: Vec<ProcessId> = record.root.into_iter().collect();
-    let marker = Marker::of(record);
+    let marker = EnvMarker::of(record);
     let spared = lineage();
     let mut hunt = Hunt::new(move |process: &Process| {
         let id = process.id();
@@ -174,9 +212,9 @@ fn lineage() -> BTreeSet<ProcessId> {
 }
 
 /// The two environment variables that every server gets.
-struct Marker([Vec<u8>; 2]);
+struct EnvMarker([Vec<u8>; 2]);
 
-impl Marker {
+impl EnvMarker {
     fn of(record: &Record) -> Self {
         let instance = format!("LAZY_MCP_INSTANCE_ID={}", record.instance);
         let generation = format!("LAZY_MCP_GENERATION={}", record.generation);

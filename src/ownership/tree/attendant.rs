@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::link::KeeperLink;
-use super::{Known, Order, Owner, RootExit, Sweep, Tree};
-use crate::ownership::cgroup::Cgroup;
-use crate::ownership::children::{OwnChild, sweep_orphans};
+use super::{Known, Order, Owner, Owners, RootExit, Sweep, Tree};
+use crate::ownership::children::{OwnChild, sweep_orphans, sweep_windows};
 use crate::ownership::process_table::ProcessId;
 use crate::ownership::server::Stdio3;
 use crate::ownership::sweep::Outcome;
+use crate::ownership::windows::WindowsSweep;
 use crate::ownership::wire::{self, Report, SpawnFailure, survivors};
 
 /// Orders that wait for the task: a stop has two, and nobody asks for more at a time.
@@ -26,7 +26,8 @@ const ADOPTION_BUDGET_MIN: Duration = Duration::from_secs(1);
 /// What a keeper gets for a tree that nobody asks for any more, and each attempt of the broker after that.
 const ABANDONED_BUDGET: Duration = Duration::from_secs(10);
 
-const ABANDONED_PAUSE: Duration = Duration::from_secs(1);
+/// Between two of them, doubling up to the second: Windows that does not answer is not to be asked all the time.
+const ABANDONED_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// Why a start came to nothing.
 pub(super) enum NotStarted {
@@ -38,16 +39,17 @@ pub(super) struct Attendant {
     keeper: OwnChild,
     /// `None` when the keeper is lost.
     link: Option<KeeperLink>,
-    /// What the keeper was told to put the server in, and has not said that it could not.
-    cgroup: Option<Cgroup>,
+    /// What the keeper was told to hold the tree by, without what it has said that it could not, and without what is
+    /// proved empty.
+    owners: Owners,
     /// Why limits that it carries do not hold.
     limit_refusal: Option<Arc<str>>,
     known: watch::Sender<Known>,
 }
 
 impl Attendant {
-    pub fn new(keeper: OwnChild, link: KeeperLink, cgroup: Option<Cgroup>) -> Self {
-        Self { keeper, link: Some(link), cgroup, limit_refusal: None, known: watch::Sender::default() }
+    pub fn new(keeper: OwnChild, link: KeeperLink, owners: Owners) -> Self {
+        Self { keeper, link: Some(link), owners, limit_refusal: None, known: watch::Sender::default() }
     }
 
     /// Starts the server, answers with its tree, and attends to it until it is proved empty.
@@ -72,7 +74,7 @@ impl Attendant {
             }
         };
         let (orders, taken) = mpsc::channel(ORDERS_LEN_MAX);
-        let owner = if self.cgroup.is_some() { Owner::KeeperAndCgroup } else { Owner::Keeper };
+        let owner = Owner::of(&self.owners);
         let (known, limit_refusal) = (self.known.subscribe(), self.limit_refusal.take());
         let tree = Tree { keeper: self.keeper.id(), root, owner, orders, known, limit_refusal };
         // Failed: the start was cancelled, and with the handle the orders are closed.
@@ -89,7 +91,7 @@ impl Attendant {
             Some(Report::Spawned { root, cgroup_refusal, limit_refusal }) => {
                 self.limit_refusal = limit_refusal.map(Arc::from);
                 if let Some(reason) = cgroup_refusal
-                    && let Some(cgroup) = self.cgroup.take()
+                    && let Some(cgroup) = self.owners.cgroup.take()
                 {
                     let path = cgroup.path().display();
                     tracing::warn!(%path, reason, "no cgroup for this generation; its keeper owns it alone");
@@ -178,19 +180,32 @@ impl Attendant {
             }
         }
         let budget = budget.saturating_sub(started.elapsed()).max(ADOPTION_BUDGET_MIN);
-        match sweep_orphans(self.keeper.id().start_time, self.cgroup.clone(), budget).await {
+        let adopted = Instant::now();
+        match sweep_orphans(self.keeper.id().start_time, self.owners.cgroup.clone(), budget).await {
             Outcome::Empty { killed } => {
-                let took = started.elapsed();
                 self.remove_cgroup().await;
-                Sweep::Empty { killed, took }
+                self.sweep_windows(killed, started, budget.saturating_sub(adopted.elapsed())).await
             }
-            Outcome::Busy { left } => Sweep::Busy { survivors: survivors(left) },
+            Outcome::Busy { left } => Sweep::Busy { survivors: survivors(left), reason: None },
         }
+    }
+
+    /// The rest of a sweep that found the Linux side empty after it had killed so many.
+    async fn sweep_windows(&mut self, killed: usize, started: Instant, budget: Duration) -> Sweep {
+        let terminated = match &self.owners.windows {
+            None => 0,
+            Some(side) => match sweep_windows(side.clone(), budget).await {
+                WindowsSweep::Empty { terminated } => terminated,
+                WindowsSweep::Busy { survivors, reason } => return Sweep::Busy { survivors, reason: Some(reason) },
+            },
+        };
+        self.owners.windows = None;
+        Sweep::Empty { killed: killed + terminated, took: started.elapsed() }
     }
 
     /// What a keeper does itself after its proof.
     async fn remove_cgroup(&mut self) {
-        let Some(cgroup) = self.cgroup.take() else { return };
+        let Some(cgroup) = self.owners.cgroup.take() else { return };
         let removed = tokio::task::spawn_blocking(move || cgroup.remove().map_err(|error| (cgroup, error))).await;
         if let Ok(Err((cgroup, error))) = removed {
             tracing::warn!(path = %cgroup.path().display(), %error, "the empty cgroup of a generation stays");
@@ -207,7 +222,7 @@ impl Attendant {
                 Report::Empty { killed, took_us } => {
                     return Some(Sweep::Empty { killed, took: Duration::from_micros(took_us) });
                 }
-                Report::Busy { survivors } => return Some(Sweep::Busy { survivors }),
+                Report::Busy { survivors, reason } => return Some(Sweep::Busy { survivors, reason }),
                 _ => {}
             }
         }
@@ -239,8 +254,10 @@ impl Attendant {
             }
             self.lose_the_keeper().await;
         }
+        let mut pause = ABANDONED_PAUSES.0;
         while matches!(self.sweep(ABANDONED_BUDGET).await, Sweep::Busy { .. }) {
-            tokio::time::sleep(ABANDONED_PAUSE).await;
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(ABANDONED_PAUSES.1);
         }
     }
 }

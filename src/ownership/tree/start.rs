@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::attendant::{Attendant, NotStarted};
 use super::link::KeeperLink;
-use super::{KeeperProgram, Pipes, StartError, Started};
+use super::{KeeperProgram, Owners, Pipes, StartError, Started};
 use crate::core::launch::Launch;
 use crate::ownership::cgroup::Cgroup;
 use crate::ownership::children;
@@ -46,11 +46,25 @@ pub async fn start_in(
     launch: &Launch,
     tracker: &TaskTracker,
 ) -> Result<Started, StartError> {
+    start_owned(Owners { cgroup, windows: None }, program, launch, tracker).await
+}
+
+/// The same, with all that is to hold the tree.
+///
+/// # Errors
+/// As for [`start`].
+pub async fn start_owned(
+    owners: Owners,
+    program: &KeeperProgram,
+    launch: &Launch,
+    tracker: &TaskTracker,
+) -> Result<Started, StartError> {
     let (pipes, stdio) = pipes().map_err(StartError::Pipes)?;
-    let order = wire::Order::Start { launch: launch.clone(), cgroup: cgroup.clone() };
+    let Owners { cgroup, windows } = owners.clone();
+    let order = wire::Order::Start { launch: launch.clone(), cgroup, windows: windows.map(Box::new) };
     let order = wire::encode(&order).ok_or_else(|| StartError::TooLarge { program: launch.program.clone() })?;
     let attendant =
-        keeper(program, cgroup).map_err(|source| StartError::Keeper { program: program.path().to_owned(), source })?;
+        keeper(program, owners).map_err(|source| StartError::Keeper { program: program.path().to_owned(), source })?;
     let (answer, answered) = oneshot::channel();
     tracker.spawn(attendant.attend(order, stdio, answer));
     match answered.await.unwrap_or(Err(NotStarted::KeeperLost)) {
@@ -79,7 +93,7 @@ fn pipes() -> io::Result<(Pipes, Stdio3)> {
 
 /// A keeper that waits for its orders. Nothing that happens before exec needs code of ours, so std can use
 /// posix_spawn(3), which does not copy this process's page tables.
-fn keeper(program: &KeeperProgram, cgroup: Option<Cgroup>) -> io::Result<Attendant> {
+fn keeper(program: &KeeperProgram, owners: Owners) -> io::Result<Attendant> {
     // Without it a killed keeper would lose its tree to init.
     children::become_subreaper()?;
     let (ours, theirs) = UnixStream::pair()?;
@@ -89,5 +103,5 @@ fn keeper(program: &KeeperProgram, cgroup: Option<Cgroup>) -> io::Result<Attenda
     command.arg0("lazy-mcp").arg("keeper").env_clear();
     command.stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
     // Our copy of its end goes with the command: the keeper's death must be an end of file here.
-    Ok(Attendant::new(children::spawn(&mut command)?, link, cgroup))
+    Ok(Attendant::new(children::spawn(&mut command)?, link, owners))
 }

@@ -30,6 +30,8 @@ pub struct SlotView {
     pub last_over_limit: Option<OverLimit>,
     pub last_cleanup: Option<Cleanup>,
     pub survivors: Vec<Survivor>,
+    /// Why the last sweep proved nothing, where survivors do not say it.
+    pub cleanup_reason: Option<String>,
     /// What was tried so far, in `cleanup_failed`.
     pub unproved: Option<Unproved>,
     pub is_set_aside: bool,
@@ -59,6 +61,7 @@ impl Slot {
             last_over_limit: state.last_over_limit,
             last_cleanup: state.last_cleanup,
             survivors: state.survivors.clone(),
+            cleanup_reason: state.cleanup_reason.clone(),
             unproved: state.unproved(now),
             is_set_aside: state.is_set_aside,
             last_failure: state.last_failure.clone(),
