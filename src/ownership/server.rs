@@ -2,18 +2,20 @@
 
 use std::ffi::CString;
 use std::fs::File;
-use std::io::{self, PipeWriter, Read, Write};
-use std::os::fd::OwnedFd;
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal};
+use nix::unistd::{ForkResult, Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, execve, fork, getppid, setsid};
 
+use super::pidfd::PidFd;
 use super::process_table::ProcessId;
 use super::wire::SpawnFailure;
 use crate::core::launch::Launch;
@@ -34,8 +36,12 @@ pub(super) struct Spawned {
     pub refusal: Option<io::Error>,
 }
 
+/// What lies between fork and exec is a few system calls; a machine that swaps takes a second for them. A child that was
+/// stopped in this moment takes for ever, and the keeper must not wait with it. Less than the broker waits for a keeper.
+const EXECUTES_WITHIN: Duration = Duration::from_secs(8);
+
 /// Executes `launch`, in the cgroup whose `cgroup.procs` is given, if the kernel lets it in. The caller is the only
-/// thread of its process and reaps the child.
+/// thread of its process and reaps the child, also one that was not executed.
 ///
 /// # Errors
 /// What kept it from being executed, with the kernel's words.
@@ -49,34 +55,20 @@ pub(super) fn spawn(
     }
     let other = |error: io::Error| (SpawnFailure::Other, error.to_string());
     let image = Image::of(launch).map_err(other)?;
-    let (mut refused, refusal) = io::pipe().map_err(other)?;
-    let mut command = Command::new(&launch.program);
-    command.current_dir(&launch.cwd).stdin(stdio.stdin).stdout(stdio.stdout).stderr(Stdio::from(stdio.stderr));
-    execute(&mut command, image, cgroup_procs.map(|procs| Door { procs, refusal }));
-    // The handle is dropped unreaped: the keeper waits for all its children in one place.
-    let child = command.spawn().map_err(|error| (classify(&error, &launch.program), error.to_string()))?;
-    // With it goes our copy of the pipe's end; the child's is closed by its exec.
-    drop(command);
-    let mut errno = [0; 4];
-    let refusal =
-        refused.read_exact(&mut errno).is_ok().then(|| io::Error::from_raw_os_error(i32::from_ne_bytes(errno)));
-    let root = ProcessId::of(child.id()).ok_or_else(|| other(io::Error::other("/proc is not readable")))?;
-    Ok(Spawned { root, refusal })
-}
-
-/// The way into a cgroup, for a process that has forked and not executed yet.
-struct Door {
-    procs: File,
-    /// Takes the number of the error.
-    refusal: PipeWriter,
-}
-
-impl Door {
-    /// Without it the keeper owns the server alone, which is no reason not to run it.
-    fn enter(&mut self) {
-        if let Err(error) = self.procs.write_all(b"0") {
-            // Failed: the keeper is gone, and with it this process in a moment.
-            let _ = self.refusal.write_all(&error.raw_os_error().unwrap_or(0).to_ne_bytes());
+    let (news, teller) = io::pipe().map_err(other)?;
+    let child = Child { image, cwd: &launch.cwd, stdio, cgroup_procs, teller, keeper: nix::unistd::getpid() };
+    let pid = fork_into(child).map_err(|errno| refused(errno, &launch.program))?;
+    let root = ProcessId::of(pid).ok_or_else(|| other(io::Error::other("/proc is not readable")))?;
+    match hear(news, Instant::now() + EXECUTES_WITHIN) {
+        Heard { failure: None, refusal, is_whole: true } => Ok(Spawned { root, refusal }),
+        Heard { failure: Some(errno), .. } => Err(refused(errno, &launch.program)),
+        Heard { is_whole: false, .. } => {
+            if let Some(pinned) = PidFd::of(root) {
+                // Failed: it is dead, or it is somebody else's by now, and the sweep says which.
+                let _ = pinned.signal(Signal::SIGKILL);
+            }
+            let within = EXECUTES_WITHIN.as_secs();
+            Err((SpawnFailure::Other, format!("it did not come to be executed within {within} s; was it stopped?")))
         }
     }
 }
@@ -98,33 +90,114 @@ impl Image {
     }
 }
 
-/// Lets the child execute the image itself. `Command` would do so by execvp(3), which gives a file that is no program
-/// to `/bin/sh`, so that a wrong download becomes a script.
-#[expect(unsafe_code, reason = "what runs between fork and exec")]
-fn execute(command: &mut Command, image: Image, mut door: Option<Door>) {
-    let keeper = nix::unistd::getpid();
-    let become_the_server = move || -> io::Result<()> {
-        if let Some(door) = &mut door {
-            door.enter();
+/// Everything that the child needs between fork and exec.
+struct Child<'a> {
+    image: Image,
+    cwd: &'a Path,
+    stdio: Stdio3,
+    cgroup_procs: Option<File>,
+    /// Takes what did not succeed. Closed by the exec.
+    teller: PipeWriter,
+    keeper: Pid,
+}
+
+/// What the child has to say: its kind and the number of the error.
+const RECORD_BYTES: usize = 5;
+/// It is not in its cgroup, and goes on.
+const NO_CGROUP: u8 = 0;
+/// It cannot be executed, and ends.
+const NOT_EXECUTED: u8 = 1;
+
+impl Child<'_> {
+    /// Comes back only if that failed. Not by execvp(3), which gives a file that is no program to `/bin/sh`, so that a
+    /// wrong download becomes a script.
+    fn become_the_server(&mut self) -> Errno {
+        if let Err(errno) = self.prepare() {
+            return errno;
         }
-        nix::unistd::setsid()?;
+        let Err(errno) = execve(&self.image.program, &self.image.argv, &self.image.env);
+        errno
+    }
+
+    fn prepare(&mut self) -> nix::Result<()> {
+        if let Some(procs) = &mut self.cgroup_procs
+            && let Err(error) = procs.write_all(b"0")
+        {
+            // Without it the keeper owns the server alone, which is no reason not to run it.
+            tell(&mut self.teller, NO_CGROUP, error.raw_os_error().unwrap_or(0));
+        }
+        dup2_stdin(&self.stdio.stdin)?;
+        dup2_stdout(&self.stdio.stdout)?;
+        dup2_stderr(&self.stdio.stderr)?;
+        chdir(self.cwd)?;
+        setsid()?;
         forget_the_keeper()?;
         // Killed with its keeper: then the tree has no owner until the broker adopts it.
         prctl::set_pdeathsig(Signal::SIGKILL)?;
-        if nix::unistd::getppid() != keeper {
-            return Err(Errno::ESRCH.into());
-        }
-        let Err(errno) = nix::unistd::execve(&image.program, &image.argv, &image.env);
-        Err(errno.into())
-    };
+        if getppid() == self.keeper { Ok(()) } else { Err(Errno::ESRCH) }
+    }
+}
+
+#[expect(unsafe_code, reason = "nothing else starts a process that is not waited for")]
+fn fork_into(mut child: Child<'_>) -> Result<u32, Errno> {
     // SAFETY: the keeper has one thread, so after the fork no lock, the allocator's included, is held by another.
-    unsafe { command.pre_exec(become_the_server) };
+    match unsafe { fork() }? {
+        ForkResult::Parent { child } => Ok(child.as_raw().unsigned_abs()),
+        ForkResult::Child => {
+            let errno = child.become_the_server();
+            tell(&mut child.teller, NOT_EXECUTED, errno as i32);
+            // SAFETY: ends the process at once. The keeper's own destructors and buffers are not this child's to run.
+            unsafe { libc::_exit(127) }
+        }
+    }
+}
+
+fn tell(teller: &mut PipeWriter, kind: u8, errno: i32) {
+    let mut record = [kind; RECORD_BYTES];
+    record[1..].copy_from_slice(&errno.to_ne_bytes());
+    // Failed: the keeper is gone, and with it this process in a moment.
+    let _ = teller.write_all(&record);
+}
+
+/// What a child has told on its way to exec.
+#[derive(Default)]
+struct Heard {
+    refusal: Option<io::Error>,
+    failure: Option<Errno>,
+    /// Whether it came to its end, either way.
+    is_whole: bool,
+}
+
+fn hear(mut news: PipeReader, until: Instant) -> Heard {
+    let mut heard = Heard::default();
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(news.as_fd(), PollFlags::POLLIN)], timeout) {
+            Ok(0) => return heard,
+            Ok(_) => {}
+            Err(_) if left.is_zero() => return heard,
+            Err(_) => continue,
+        }
+        let mut record = [0; RECORD_BYTES];
+        // Records are written as wholes, being shorter than what a pipe takes at once (pipe(7), PIPE_BUF).
+        if news.read_exact(&mut record).is_err() {
+            heard.is_whole = true;
+            return heard;
+        }
+        let [kind, errno @ ..] = record;
+        let errno = Errno::from_raw(i32::from_ne_bytes(errno));
+        match kind {
+            NO_CGROUP => heard.refusal = Some(errno.into()),
+            _ => heard.failure = Some(errno),
+        }
+    }
 }
 
 /// Default signals, none blocked, no descriptor of ours beyond the three: also none that the broker got from its own
 /// parent.
 #[expect(unsafe_code, reason = "neither std nor nix resets what it does not know")]
-fn forget_the_keeper() -> io::Result<()> {
+fn forget_the_keeper() -> nix::Result<()> {
     // The kernel's own structure, all zero: the default action. Not through libc, which refuses the two signals (32, 33)
     // that it takes for itself, although glibc's posix_spawn(3) leaves them ignored in the keeper. The array is longer
     // than any architecture's structure; 8 is the size of a set of signals, on all of Linux but MIPS.
@@ -134,7 +207,7 @@ fn forget_the_keeper() -> io::Result<()> {
         unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), std::ptr::null::<u64>(), 8) };
     }
     SigSet::empty().thread_set_mask()?;
-    // Not now: `Command` reports a failed exec through one of them.
+    // Not now: a failed exec is told through one of them.
     close_others(CloseWhen::AtExec);
     Ok(())
 }
@@ -158,8 +231,12 @@ pub(super) fn close_others(when: CloseWhen) {
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, flags) };
 }
 
-fn classify(error: &io::Error, program: &Path) -> SpawnFailure {
-    match Errno::from_raw(error.raw_os_error().unwrap_or(0)) {
+fn refused(errno: Errno, program: &Path) -> (SpawnFailure, String) {
+    (classify(errno, program), io::Error::from(errno).to_string())
+}
+
+fn classify(errno: Errno, program: &Path) -> SpawnFailure {
+    match errno {
         Errno::ENOENT if program.exists() => SpawnFailure::InterpreterNotFound,
         Errno::ENOENT | Errno::ENOTDIR => SpawnFailure::NotFound,
         Errno::EACCES | Errno::EPERM => SpawnFailure::PermissionDenied,

@@ -181,6 +181,22 @@ async fn a_server_that_cannot_be_executed_leaves_no_cgroup() {
     scene.assert_gone(&[]).await;
 }
 
+/// It takes as long as a keeper waits for its child.
+#[tokio::test]
+async fn a_server_that_is_frozen_on_its_way_is_given_up() {
+    let scene = Scene::new();
+    let Some(place) = place(&scene) else { return };
+    let cgroup = place.of(INSTANCE, GENERATION);
+    let home = cgroup.path().parent().unwrap();
+    fs::create_dir(home).unwrap();
+    fs::write(home.join("cgroup.freeze"), "1").unwrap();
+    let failed = start_in(Some(cgroup.clone()), &program(), &scene.sh("sleep 99"), &scene.tracker).await;
+    let error = failed.expect_err("not executed").to_string();
+    assert!(error.contains("was it stopped?"), "{error}");
+    assert_removed(&cgroup);
+    scene.assert_gone(&[]).await;
+}
+
 /// A process that is no descendant of the keeper, put into a cgroup from outside.
 fn intruder(scene: &Scene, cgroup: &Path) -> Outsider {
     let script = scene.file("intruder.pl", &format!("{TRICKS} enter($ARGV[0]); exec 'sleep', '99'"));
