@@ -46,13 +46,22 @@ const WINDOWS_BUDGET: Duration = Duration::from_secs(30);
 /// After a go that proved nothing, doubling up to the second: each costs Windows a program of 100 MB.
 const WINDOWS_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
+/// A keeper without a broker asks Windows for this long; what it could not prove is in the journal.
+const WINDOWS_ALONE: Duration = Duration::from_secs(600);
+
 /// Runs until the tree is empty and the broker knows or is gone.
 pub fn main() -> ExitCode {
     let Ok(mut keeper) = Keeper::new() else { return ExitCode::FAILURE };
     // A bug must not free the tree: whatever happens, the last act is the sweep.
     let _ = catch_unwind(AssertUnwindSafe(|| keeper.serve()));
-    while !matches!(catch_unwind(AssertUnwindSafe(|| keeper.sweep(None))), Ok(Ok(_))) {}
-    ExitCode::SUCCESS
+    loop {
+        match catch_unwind(AssertUnwindSafe(|| keeper.sweep(None))) {
+            Ok(Ok(Report::Empty { .. })) => return ExitCode::SUCCESS,
+            // No child is left, and Windows has not said anything in all that time: the next broker asks it.
+            Ok(Ok(_)) => return ExitCode::FAILURE,
+            Ok(Err(_)) | Err(_) => {}
+        }
+    }
 }
 
 struct Keeper {
@@ -210,7 +219,7 @@ impl Keeper {
                     *killed += terminated;
                     self.windows = None;
                 }
-                WindowsSweep::Busy { survivors, reason } if budget.is_some() => {
+                WindowsSweep::Busy { survivors, reason } if budget.is_some() || started.elapsed() > WINDOWS_ALONE => {
                     return Ok(Report::Busy { survivors, reason: Some(reason) });
                 }
                 WindowsSweep::Busy { .. } => {
