@@ -140,3 +140,19 @@ async fn a_keeper_that_dies_before_its_answer_is_an_error_and_leaves_nothing() {
     assert_childless();
     scene.assert_gone(&[]).await;
 }
+
+/// Before it has taken the order, and after it with a child.
+#[tokio::test]
+async fn a_keeper_that_never_answers_is_given_up_and_leaves_nothing() {
+    if !is_alone("lost_keeper::a_keeper_that_never_answers_is_given_up_and_leaves_nothing") {
+        return;
+    }
+    let check = async |answers: &str| {
+        let scene = Scene::new();
+        let error = start(&liar(&scene, answers), &scene.sh("true"), &scene.tracker).await.unwrap_err();
+        assert!(matches!(error, StartError::KeeperLost { .. }), "{error}");
+        scene.assert_gone(&[]).await;
+    };
+    tokio::join!(check("kill STOP => $$"), check("take; if (!fork) { sleep 1 while 1 } kill STOP => $$"));
+    assert_childless();
+}
