@@ -248,18 +248,29 @@ fn announce(snapshot: &Snapshot, address: std::net::SocketAddr) {
 struct Signals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
+    hangup: tokio::signal::unix::Signal,
 }
 
 impl Signals {
     fn listen() -> io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
     }
 
+    /// The next one that ends the broker. SIGHUP does not: to a service it means "read your files again".
     async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            // Both are cancel safe: a signal that was not received stays pending.
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
+        loop {
+            tokio::select! {
+                // All are cancel safe: a signal that was not received stays pending.
+                _ = self.terminate.recv() => return "SIGTERM",
+                _ = self.interrupt.recv() => return "SIGINT",
+                _ = self.hangup.recv() => {
+                    tracing::warn!(signal = "SIGHUP", "files are read when the broker starts: restart it to take changes in");
+                }
+            }
         }
     }
 }

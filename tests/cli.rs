@@ -9,8 +9,9 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use support::cli::{Run, binary, finish, run};
+use support::cli::{Run, finish, run};
 use support::processes::Table;
+use support::run::broker_program;
 use support::{Backend, Session, Setup};
 use tempfile::TempDir;
 
@@ -126,7 +127,7 @@ fn help_and_version_are_there() {
         (&["call", "--help"], &["BACKEND", "TOOL"]),
         (&["--version"], &[env!("CARGO_PKG_VERSION")]),
     ] {
-        let mut command = Command::new(binary());
+        let mut command = Command::new(broker_program());
         command.args(args);
         let run = finish(command);
         check_done(&run);

@@ -5,8 +5,8 @@
     left_running.py check FILE RUN TARGET   after it: list what the run left
 
 A process counts if its environment carries the run's mark (`LAZY_MCP_TEST_RUN=RUN`), if its environment or command
-line names a folder of a test of this run, or if its program lies under TARGET, where cargo builds: the last two find
-what gave its environment away. What ran before does not count, nor does this process with its ancestors.
+line names a folder of a test of this run, or if its program lies in such a folder or under TARGET, where cargo builds: the
+last three find what gave its environment away. What ran before does not count, nor does this process with its ancestors.
 """
 
 import json
@@ -58,6 +58,7 @@ def ancestors(processes: dict[int, tuple[int, int, int]]) -> set[int]:
 
 def left(before: set[tuple[int, int]], run: str, target: str) -> list[str]:
     mark = f"LAZY_MCP_TEST_RUN={run}".encode()
+    target = target.rstrip("/") + "/"
     folders = [folder.format(run).encode() for folder in FOLDERS]
     processes = running()
     own = ancestors(processes)
@@ -68,8 +69,8 @@ def left(before: set[tuple[int, int]], run: str, target: str) -> list[str]:
         command, environment = read(pid, "cmdline"), read(pid, "environ")
         if (
             mark in environment.split(b"\0")
-            or any(folder in command or folder in environment for folder in folders)
-            or program(pid).startswith(target.rstrip("/") + "/")
+            or any(folder in text for folder in folders for text in (command, environment, program(pid).encode()))
+            or program(pid).startswith(target)
         ):
             words = command.replace(b"\0", b" ").decode(errors="replace").strip()
             lines.append(f"{pid:7} {parent:7} {words[:150]}")

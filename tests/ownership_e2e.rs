@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use support::broker::EMPTY_WITHIN;
-use support::processes::{Table, kill_9};
+use support::processes::{Process, Table, kill_9};
 use support::wait::{until, until_true};
 use support::{Backend, Broker, Session, Setup};
 
@@ -85,12 +85,55 @@ fn a_server_killed_from_outside_leaves_no_orphans() {
     broker.finish();
 }
 
+/// How a server can end by itself: in its call, after its answer, by each kind of signal.
+const EXITS: [(&str, &str); 5] = [
+    ("crash", r#"{"code": 0}"#),
+    ("crash", r#"{"code": 3}"#),
+    ("exit_after_reply", "{}"),
+    ("crash", r#"{"signal": 11}"#),
+    ("crash", r#"{"signal": 9}"#),
+];
+
+#[track_caller]
+fn exit_by_itself(broker: &Broker, number: usize) {
+    let session = Session::new(broker, "fixture");
+    let (tool, arguments) = EXITS[number % EXITS.len()];
+    let reply = session.call(tool, &serde_json::from_str(arguments).expect("JSON"));
+    match tool {
+        "exit_after_reply" => assert_eq!(reply.text(), "bye"),
+        _ => assert!(matches!(reply.refusal(), "backend_exited" | "outcome_unknown"), "{}", reply.raw),
+    }
+}
+
+#[test]
+fn two_hundred_servers_that_exit_by_themselves_leave_nothing() {
+    let broker = start(Backend::session("fixture"));
+    let is_over = || broker.live_instances("fixture").is_empty();
+    exit_by_itself(&broker, 0);
+    until_true("the first tree to be swept", SOON, is_over);
+    let before = broker.descriptors();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let broker = &broker;
+            scope.spawn(move || (0..50).for_each(|number| exit_by_itself(broker, thread * 50 + number)));
+        }
+    });
+    until_true("all trees to be swept", SOON, is_over);
+    broker.assert_nothing_runs();
+    assert_eq!(broker.starts("fixture"), 201);
+    assert_eq!(broker.backend_status("fixture")["proofs"], 201);
+    broker.assert_no_zombies();
+    broker.assert_no_files();
+    broker.assert_descriptors(&before);
+    broker.finish();
+}
+
 #[test]
 fn a_killed_keeper_loses_nothing() {
     let broker = start(Backend::singleton("fixture").flags("--ignore-eof --ignore-term"));
     let session = Session::new(&broker, "fixture");
     spawn_all(&session, true);
-    let keeper = broker.owned_processes().into_iter().find(|process| process.command.contains(" keeper"));
+    let keeper = broker.owned_processes().into_iter().find(Process::is_keeper);
     kill_9(keeper.expect("each generation has a keeper").identity);
     broker.assert_nothing_left("its keeper was killed", SOON);
     until_true("the loss to be seen", SOON, || broker.live_instances("fixture").is_empty());
@@ -192,6 +235,18 @@ fn a_broker_that_is_terminated_during_a_call_ends_in_order() {
     broker.assert_nothing_left("SIGTERM of the broker", Duration::from_millis(100));
 }
 
+/// To a service it means "read your files again"; and a terminal that goes away must not take a browser along.
+#[test]
+fn a_hangup_ends_neither_the_broker_nor_a_server() {
+    let broker = start(Backend::singleton("fixture"));
+    let session = Session::new(&broker, "fixture");
+    let place = |session: &Session| session.call("pid", &json!({})).text_json()["pid"].clone();
+    let before = place(&session);
+    broker.hang_up();
+    assert_eq!(place(&session), before);
+    broker.finish();
+}
+
 #[test]
 fn a_status_counts_what_the_process_table_has() {
     let broker = start(Backend::singleton("fixture"));
@@ -202,7 +257,7 @@ fn a_status_counts_what_the_process_table_has() {
         broker.status()["totals"]["owned_processes"].as_u64().filter(|count| *count >= 5)
     });
     let seen = broker.owned_processes();
-    let keepers = seen.iter().filter(|process| process.command.contains(" keeper")).count();
+    let keepers = seen.iter().filter(|process| process.is_keeper()).count();
     let servers = seen.len() - keepers;
     assert!((servers..=seen.len()).contains(&usize::try_from(counted).unwrap()), "{counted} of {seen:#?}");
     let instance = &broker.live_instances("fixture")[0];

@@ -2,7 +2,11 @@
 # Installs what the tests need, then checks and tests everything. Safe to run again; a second run installs nothing.
 #
 #   tests/run.sh          everything
-#   tests/run.sh PHASE…   some of: fmt clippy docs tests e2e
+#   tests/run.sh PHASE…   some of: fmt clippy docs tests e2e soak nobody
+#
+# The soak lasts a minute and always makes the same choices, unless LAZY_MCP_SOAK_SECONDS says how long (then they are
+# others each time) or LAZY_MCP_SOAK_SEED which. As root, the tests of ownership and a shorter soak run once more as a
+# user who owns nothing: there keepers are alone, where root has cgroups beside them.
 #
 # Rust, a C++ compiler and a Debian or Ubuntu are taken for granted. Chromium, Node.js and Python come by apt where they
 # are missing (as root or with sudo); npm and Python packages go to tests/.deps, outputs to tests/.out, neither is
@@ -17,17 +21,20 @@ readonly PYTHON_SDK='mcp==2.3.0'
 readonly DEPS="$PWD/tests/.deps"
 readonly OUT="$PWD/tests/.out"
 mkdir -p "$DEPS" "$OUT"
+: >"$OUT/skips"
 
 export LAZY_MCP_TEST_RUN="$$"                 # everything that this run starts inherits it or names it
 export LAZY_MCP_TEST_DEPS="$DEPS"
 export npm_config_cache="$DEPS/npm-cache"      # where the shipped `npx` commands find their packages
 export npm_config_update_notifier=false
 export INSTA_UPDATE=no                         # a snapshot that differs is a failure, not a file
+export LAZY_MCP_TEST_SKIPS="$OUT/skips"        # a line for each test that had nothing to test
 export CARGO_TERM_COLOR="${CARGO_TERM_COLOR:-never}"
 
 failures=()
 passed=0
 failed=0
+skipped=0
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -83,25 +90,39 @@ install_all() {
     once pip "$DEPS/py/bin/pip" install --quiet --disable-pip-version-check "$PYTHON_SDK"
 }
 
+# The soak is no test among others (Cargo.toml), so "all" leaves it out.
 build() {
-  cargo build --all-targets
+  cargo build --all-targets && cargo build --test soak
+}
+
+lint() {
+  cargo clippy --all-targets --quiet -- -D warnings && cargo clippy --test soak --quiet -- -D warnings
 }
 
 docs() {
   RUSTDOCFLAGS='-D warnings' cargo doc --no-deps --quiet
 }
 
-# count LOG: adds up what the runners said about their tests; fails if none ran.
+# count LOG: adds up what the runners said about their tests; fails if none ran. A test that found nothing to test here
+# has noted that in the file of LAZY_MCP_TEST_SKIPS, and does not count as passed.
 count() {
-  local ok bad
+  local ok bad skips=0
   read -r ok bad < <(awk '
     # cargo test: "test result: ok. 12 passed; 0 failed; …"
     /^test result:/ { for (i = 2; i <= NF; i++) { if ($i ~ /^passed/) ok += $(i-1); if ($i ~ /^failed/) bad += $(i-1) } }
     # nextest: "Summary [ 3.2s] 12 tests run: 11 passed (1 slow), 1 failed, 2 timed out, 0 skipped"
     /^ *Summary \[/ { for (i = 2; i <= NF; i++) { if ($i ~ /^passed/) ok += $(i-1); if ($i ~ /^failed/ || $i == "timed") bad += $(i-1) } }
-    # tests/e2e/run.py: "e2e: 4 passed, 0 failed"
-    /^e2e: / { ok += $2; bad += $4 }
+    # tests/e2e/run.py and tests/soak: "e2e: 4 passed, 0 failed"
+    /^(e2e|soak): [0-9]+ passed/ { ok += $2; bad += $4 }
     END { print ok + 0, bad + 0 }' "$1")
+  if [ -s "$LAZY_MCP_TEST_SKIPS" ]; then
+    skips=$(wc -l <"$LAZY_MCP_TEST_SKIPS")
+    echo "not run, $skips of them:"
+    cat "$LAZY_MCP_TEST_SKIPS"
+    : >"$LAZY_MCP_TEST_SKIPS"
+  fi
+  ok=$((ok - skips))
+  skipped=$((skipped + skips))
   passed=$((passed + ok))
   failed=$((failed + bad))
   [ "$ok" -gt 0 ] || { echo "no test ran"; return 1; }
@@ -123,6 +144,55 @@ e2e() {
   count "$log" && return "$status"
 }
 
+soak() {
+  local log="$OUT/soak.log" status=0 seconds=${LAZY_MCP_SOAK_SECONDS:-60} seed=()
+  if [ -n "${LAZY_MCP_SOAK_SEED:-}" ]; then
+    seed=(--seed "$LAZY_MCP_SOAK_SEED")
+  elif [ -z "${LAZY_MCP_SOAK_SECONDS:-}" ]; then
+    seed=(--seed 7)
+  fi
+  timeout $((seconds + 300)) cargo test --quiet --test soak -- --seconds "$seconds" "${seed[@]}" 2>&1 | tee "$log" || status=1
+  count "$log" && return "$status"
+}
+
+readonly NOBODY=65534
+readonly AS_NOBODY=(ownership ownership_e2e decoys soak)
+readonly NOBODY_SOAK_SECONDS=20
+
+# Copies of the programs, because the checkout and the build may lie where nobody can look.
+as_nobody() {
+  local log="$OUT/nobody.log" status=0 folder name tests=()
+  if [ "$(id -u)" -ne 0 ]; then
+    echo "this run has no privileges: its tests were it already"
+    return 0
+  fi
+  folder=$(mktemp -d "/tmp/lazy-mcp-test-$LAZY_MCP_TEST_RUN-nobody-XXXXXX")
+  for name in "${AS_NOBODY[@]}"; do tests+=(--test "$name"); done
+  mkdir "$folder/bin" "$folder/home" "$folder/tmp"
+  cargo test --no-run --quiet --message-format=json "${tests[@]}" |
+    python3 -c '
+import json, shutil, sys
+for line in sys.stdin:
+    built = json.loads(line)
+    if built.get("executable"):
+        shutil.copy(built["executable"], sys.argv[1] + "/" + built["target"]["name"])' "$folder/bin" || return 1
+  cp "$TARGET/debug/lazy-mcp" "$TARGET/debug/fixture-mcp" "$folder/bin/"
+  chmod -R a+rX "$folder"
+  chown -R "$NOBODY:$NOBODY" "$folder/home" "$folder/tmp"
+  : >"$log"
+  for name in "${AS_NOBODY[@]}"; do
+    local arguments=(--test-threads=4)
+    if [ "$name" = soak ]; then arguments=(--seconds "$NOBODY_SOAK_SECONDS" --seed 7 --no-browser); fi
+    (cd "$folder/home" && timeout 300 setpriv --reuid "$NOBODY" --regid "$NOBODY" --clear-groups env -i PATH="$PATH" \
+      HOME="$folder/home" TMPDIR="$folder/tmp" LAZY_MCP_BINARY="$folder/bin/lazy-mcp" \
+      LAZY_MCP_FIXTURE="$folder/bin/fixture-mcp" LAZY_MCP_TEST_RUN="$LAZY_MCP_TEST_RUN" \
+      LAZY_MCP_TEST_SKIPS="$folder/home/skips" "$folder/bin/$name" "${arguments[@]}") 2>&1 | tee -a "$log" || status=1
+  done
+  if [ -f "$folder/home/skips" ]; then cp "$folder/home/skips" "$LAZY_MCP_TEST_SKIPS"; fi
+  rm -rf "$folder"
+  count "$log" && return "$status"
+}
+
 nothing_left() {
   python3 tests/left_running.py check "$OUT/before.json" "$LAZY_MCP_TEST_RUN" "$TARGET" && echo "nothing is left running"
 }
@@ -133,7 +203,8 @@ wanted() {
 
 only=("$@")
 for name in "${only[@]}"; do
-  [[ " fmt clippy docs tests e2e " == *" $name "* ]] || { echo "unknown phase '$name': fmt, clippy, docs, tests, e2e"; exit 2; }
+  [[ " fmt clippy docs tests e2e soak nobody " == *" $name "* ]] ||
+    { echo "unknown phase '$name': fmt, clippy, docs, tests, e2e, soak, nobody"; exit 2; }
 done
 
 phase install install_all
@@ -148,14 +219,16 @@ if [[ " ${failures[*]-} " == *" build "* ]]; then
   say "FAILED in: ${failures[*]}"
   exit 1
 fi
-if wanted clippy; then phase clippy cargo clippy --all-targets --quiet -- -D warnings; fi
+if wanted clippy; then phase clippy lint; fi
 if wanted docs; then phase docs docs; fi
 if wanted tests; then phase tests tests; fi
 if wanted e2e; then phase e2e e2e; fi
+if wanted soak; then phase soak soak; fi
+if wanted nobody; then phase 'as nobody' as_nobody; fi
 phase 'nothing left' nothing_left
 
 say "all of it: $SECONDS s"
-echo "$passed passed, $failed failed"
+echo "$passed passed, $failed failed, $skipped not run"
 if [ ${#failures[@]} -gt 0 ]; then
   echo "FAILED in: ${failures[*]}"
   exit 1

@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 use support::wait::{until, until_true};
-use support::{Backend, Broker, Response, Session, Setup, cli};
+use support::{Backend, Broker, Response, Session, Setup, run};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -74,7 +74,7 @@ impl Managed {
         let path = dir.path().join("notify");
         let socket = UnixDatagram::bind(&path).expect("the folder is new");
         socket.set_read_timeout(Some(Duration::from_millis(50))).expect("not zero");
-        let child = Command::new(cli::binary())
+        let child = Command::new(run::broker_program())
             .arg("--config")
             .arg(dir.path().join("config/broker.toml"))
             .arg("serve")

@@ -18,7 +18,7 @@ use tokio::process::{Child, Command};
 
 use super::cgroup::Cgroup;
 use super::pidfd::{PidFd, nix_pid};
-use super::process_table::{self, Process, ProcessId};
+use super::process_table::{self, Process, ProcessId, children};
 use super::sweep::{Claim, Hunt, Outcome, Round, hunt_down};
 use super::windows::{self, WindowsSide, WindowsSweep};
 use super::wire::survivors;
@@ -103,15 +103,18 @@ pub(super) async fn sweep_orphans(since: u64, cgroup: Option<Cgroup>, budget: Du
     let mut hunt = Hunt::new(move |process: &Process| {
         if process.ppid != me {
             Claim::AsItsParent
-        } else if process.start_time < since || started().contains(&process.id()) {
-            Claim::Spared
-        } else {
+        } else if is_orphan(process, since) {
             Claim::Member
+        } else {
+            Claim::Spared
         }
     });
+    // Those count as met, though most of them were met by no pass.
+    let mut reaped = 0;
     hunt_down(budget, move || {
         hunt.count_in(cgroup.as_ref().map(Cgroup::kill).unwrap_or_default());
-        let mut left = hunt.round(|| {})?;
+        // Without it the dead of a tree that always forks soon outnumber what can be read while it forks once.
+        let mut left = hunt.round(|| reaped += reap_orphans(since))?;
         left.retain(|process| match Process::read(process.pid) {
             Some(now) if now.start_time != process.start_time => false,
             Some(now) if now.ppid == me => !is_reaped(now.pid),
@@ -119,7 +122,7 @@ pub(super) async fn sweep_orphans(since: u64, cgroup: Option<Cgroup>, budget: Du
             None => false,
         });
         let is_populated = Cgroup::hold(cgroup.as_ref(), &mut left);
-        Ok(Round { left, is_populated, killed: hunt.killed() })
+        Ok(Round { left, met: hunt.met() + reaped, is_populated, killed: hunt.killed() })
     })
     .await
 }
@@ -143,6 +146,21 @@ pub(super) async fn sweep_windows(side: WindowsSide, budget: Duration) -> Window
             WindowsSweep::Busy { survivors: Vec::new(), reason: "Windows was not asked to the end".to_owned() }
         }
     }
+}
+
+/// Of a child of this process: whether it came here by the death of a keeper that started then.
+fn is_orphan(child: &Process, since: u64) -> bool {
+    child.start_time >= since && !started().contains(&child.id())
+}
+
+/// Reaps the orphans that are dead by now; how many.
+fn reap_orphans(since: u64) -> usize {
+    let me = std::process::id();
+    let dead = children(me)
+        .into_iter()
+        .filter_map(Process::read)
+        .filter(|process| process.ppid == me && process.is_zombie() && is_orphan(process, since));
+    dead.filter(|process| is_reaped(process.pid)).count()
 }
 
 /// Reaps this orphan if it is dead. By its own pid: a `waitpid` for any child would take the keepers from the runtime.

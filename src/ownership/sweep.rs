@@ -16,6 +16,9 @@ use super::process_table::{Process, ProcessId, children, visit};
 const FREEZE_PASSES_MAX: usize = 64;
 /// Dashes between two passes.
 const DASHES_MAX: usize = 64;
+/// Dashes in a row that find nobody new end it. One may miss a process that lives for some microseconds only; a pass
+/// over the whole table would miss it far more often.
+const DASHES_IN_VAIN: usize = 4;
 
 /// What the caller knows of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,11 +39,19 @@ pub(super) struct Hunt<C> {
     killed: BTreeSet<ProcessId>,
     /// Whom the kernel was asked to kill as members of the tree's cgroup.
     listed: BTreeSet<ProcessId>,
+    /// Members met in any pass, dead ones included.
+    met: BTreeSet<ProcessId>,
 }
 
 impl<C: FnMut(&Process) -> Claim> Hunt<C> {
     pub fn new(claim: C) -> Self {
-        Self { claim, stopped: BTreeSet::new(), killed: BTreeSet::new(), listed: BTreeSet::new() }
+        Self { claim, stopped: BTreeSet::new(), killed: BTreeSet::new(), listed: BTreeSet::new(), met: BTreeSet::new() }
+    }
+
+    /// Different members that were met so far, dead ones included. While it grows, somebody lives who gives birth to
+    /// them, also when no pass sees him.
+    pub fn met(&self) -> usize {
+        self.met.len()
     }
 
     /// Different processes that were sent SIGKILL so far, by pidfd or by cgroup.
@@ -77,6 +88,7 @@ impl<C: FnMut(&Process) -> Claim> Hunt<C> {
     /// Stops what comes to this process as its subreaper, without looking at the rest of the machine: a process that
     /// forks and exits all the time outruns a pass over hundreds of others.
     fn dash(&mut self, between: &mut impl FnMut()) {
+        let mut in_vain = 0;
         for _ in 0..DASHES_MAX {
             let known = self.stopped.len();
             between();
@@ -87,7 +99,8 @@ impl<C: FnMut(&Process) -> Claim> Hunt<C> {
                     self.strike(process, &mut BTreeMap::new(), Signal::SIGSTOP);
                 }
             }
-            if self.stopped.len() == known {
+            in_vain = if self.stopped.len() == known { in_vain + 1 } else { 0 };
+            if in_vain == DASHES_IN_VAIN {
                 break;
             }
         }
@@ -131,6 +144,7 @@ impl<C: FnMut(&Process) -> Claim> Hunt<C> {
     /// Signals a member that has not had this signal yet, and counts it into the family.
     fn strike(&mut self, process: Process, family: &mut BTreeMap<u32, u64>, signal: Signal) -> Process {
         family.insert(process.pid, process.start_time);
+        self.met.insert(process.id());
         // A second SIGKILL adds nothing, and a second SIGSTOP neither: only a member could send SIGCONT.
         if !self.struck(signal).contains(&process.id())
             && let Ok(pinned) = PidFd::open(process.pid)
@@ -172,6 +186,8 @@ impl<C: FnMut(&Process) -> Claim> Hunt<C> {
 /// What one round left, for a caller who has no ECHILD as proof.
 pub(super) struct Round {
     pub left: Vec<Process>,
+    /// Different members met in this and earlier rounds.
+    pub met: usize,
     /// Whether the cgroup has processes, also such as cannot be seen from here.
     pub is_populated: bool,
     /// Different processes killed in this and earlier rounds.
@@ -187,7 +203,8 @@ pub(super) enum Outcome {
 /// Between two rounds; most processes are dead within the first.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// A pass could miss a process that was born behind the reader; its parent, or itself, would be in the next one.
+/// A pass can miss a process that was born behind the reader. If it stays it is in the next one; if it goes on to a
+/// child and dies, it is met dead there. So a round is quiet only when it meets nobody new, dead or alive.
 const QUIET_ROUNDS: usize = 2;
 
 /// Goes round until nobody is found any more. For the broker: rounds run beside the runtime, since they read all of
@@ -199,6 +216,7 @@ pub(super) async fn hunt_down(
     let started = Instant::now();
     let mut pause = FIRST_PAUSE;
     let mut quiet_rounds = 0;
+    let mut met = 0;
     loop {
         let running = tokio::task::spawn_blocking(move || {
             let done = round();
@@ -208,15 +226,18 @@ pub(super) async fn hunt_down(
         let Ok((next, done)) = running.await else { return Outcome::Busy { left: Vec::new() } };
         round = next;
         quiet_rounds = match &done {
-            Ok(done) if done.left.is_empty() && !done.is_populated => quiet_rounds + 1,
+            Ok(done) if done.left.is_empty() && !done.is_populated && done.met == met => quiet_rounds + 1,
             _ => 0,
         };
+        let has_met = done.as_ref().is_ok_and(|done| done.met != met);
+        met = done.as_ref().map_or(met, |done| done.met);
         match done {
             Ok(done) if quiet_rounds == QUIET_ROUNDS => return Outcome::Empty { killed: done.killed },
             _ if quiet_rounds > 0 || started.elapsed() < budget => {}
             done => return Outcome::Busy { left: done.map(|done| done.left).unwrap_or_default() },
         }
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        // Who is new was born since the round before, and gives birth again.
+        pause = if has_met { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
     }
 }

@@ -228,7 +228,9 @@ pub enum StartError {
     Pipes(#[source] io::Error),
     #[error("start the keeper `{program}`: {source}")]
     Keeper { program: PathBuf, source: io::Error },
-    #[error("start the keeper: it ended before it had executed `{program}`; look for a memory or process limit")]
+    #[error(
+        "start the keeper: it ended or hung before it had executed `{program}`; look for a memory or process limit"
+    )]
     KeeperLost { program: PathBuf },
     #[error("execute `{program}`: arguments and environment are larger than the system takes; shorten them")]
     TooLarge { program: PathBuf },

@@ -1,6 +1,7 @@
 """The process table, read from /proc, as the last word on what runs."""
 
 import os
+import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,12 +13,19 @@ class Process:
     """Clock ticks since boot: with the pid it names one process for good."""
     started: int
     ppid: int
+    state: str
+    """A letter, as ps(1) shows it."""
     command: str
     """As the kernel shows it; empty where the process gave it away, as most of Chrome does."""
     environment: bytes = field(repr=False)
 
     def mentions(self, folder: str) -> bool:
         return folder in self.command or folder.encode() in self.environment
+
+    @property
+    def is_of_browser(self) -> bool:
+        """Whether this is any process of a Chromium, its crash handlers included."""
+        return "chrom" in self.command.split(" ", 1)[0]
 
     @property
     def is_browser(self) -> bool:
@@ -39,7 +47,7 @@ def _read(pid: int) -> Process | None:
         environment = (folder / "environ").read_bytes()
     except OSError:
         environment = b""
-    return Process(pid, int(fields[19]), int(fields[1]), command, environment)
+    return Process(pid, int(fields[19]), int(fields[1]), fields[0], command, environment)
 
 
 def table() -> dict[int, Process]:
@@ -76,6 +84,20 @@ def owned(broker: int, folder: str, before: list[Process] = ()) -> list[Process]
         if process.pid not in (broker, os.getpid())
         and (process.pid in descendants or process.mentions(folder) or (process.pid, process.started) in known)
     ]
+
+
+def stop(processes: list[Process]) -> None:
+    """SIGSTOP to each, and waits until all stand still."""
+    for process in processes:
+        now = _read(process.pid)
+        if now and now.started == process.started:
+            os.kill(process.pid, signal.SIGSTOP)
+
+    def stand_still() -> bool:
+        found = (_read(process.pid) for process in processes)
+        return all(now.state == "T" for now in found if now)
+
+    wait_for("processes to stand still", 5, stand_still)
 
 
 def describe(processes: list[Process]) -> str:

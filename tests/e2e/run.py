@@ -12,7 +12,7 @@ import unittest
 import clients
 import pages
 from broker import BINARY, Broker, Setup
-from processes import describe, owned, wait_for, wait_until_none
+from processes import describe, owned, stop, wait_for, wait_until_none
 
 # Long enough to look at two open browsers on a slow machine, short enough to wait for.
 IDLE_SECONDS = 6
@@ -141,11 +141,25 @@ class EndToEnd(unittest.TestCase):
             wait_until_none("the end of both sessions", GONE_WITHIN, again.owned)
             self.assertEqual(again.terminate(), 0)
 
-    def test_probe_passes(self) -> None:
+    def test_a_stopped_browser_goes_when_idle_and_the_probe_passes_after_it(self) -> None:
         with self.start() as broker:
+            client = self.connect("typescript", broker)
+            self.open_page(client, "/one")
+            self.browsers(broker, 1)
+            before = broker.owned()
+            chromium = [process for process in before if process.is_of_browser]
+            self.assertGreater(len(chromium), 7, describe(before))
+            stop(chromium)
+            took = wait_until_none("an idle browser that stands still", GONE_WITHIN, lambda: broker.owned(before))
+            print(f"{len(before)} processes, {len(chromium)} of them stopped, gone {took:.2f} s after the last call")
+            status = wait_for("/status to say so", 5, lambda: self.at_zero(broker))
+            playwright = next(backend for backend in status["backends"] if backend["name"] == "playwright")
+            self.assertTrue(playwright["last_cleanup"]["ok"], playwright)
+            self.assertEqual((playwright["starts"], playwright["proofs"]), (1, 1), playwright)
+
             run = broker.setup.run("probe", "playwright")
             self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
-            running = broker.below()
+            running = broker.owned()
             self.assertFalse(running, describe(running))
             self.assertEqual(broker.terminate(), 0)
 

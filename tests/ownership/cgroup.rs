@@ -16,20 +16,29 @@ use tokio_util::task::TaskTracker;
 
 use crate::support::{
     BUDGET, Outsider, Scene, assert_empty, command_line, eventually, is_alone, no_windows, play_broker, played_scene,
-    program, signal,
+    program, signal, skipped,
 };
 
 const INSTANCE: &str = "0a1b";
 const GENERATION: u64 = 7;
 
 /// A place of the scene's own, as two installations have two.
+#[track_caller]
 fn place(scene: &Scene) -> Option<Cgroups> {
     let name = scene.path().file_name().unwrap().to_string_lossy().into_owned();
     found(&name["scene-".len()..])
 }
 
+/// Asks the kernel. Who gets none has nothing to test.
+#[track_caller]
 fn found(installation: &str) -> Option<Cgroups> {
-    Cgroups::find(installation).inspect_err(|reason| println!("skipped: {reason}")).ok()
+    match Cgroups::find(installation) {
+        Ok(place) => Some(place),
+        Err(reason) => {
+            skipped(reason);
+            None
+        }
+    }
 }
 
 async fn start_ready(scene: &Scene, cgroup: &Cgroup, launch: &Launch) -> (Tree, Pipes) {
@@ -231,7 +240,7 @@ impl Frozen {
     fn freeze(process: ProcessId) -> Option<Self> {
         let path = PathBuf::from(format!("/sys/fs/cgroup/freezer/lazy-mcp-test-{}", process.pid));
         if let Err(reason) = fs::create_dir(&path) {
-            println!("skipped: no freezer to hang a process with: {reason}");
+            skipped(format_args!("no freezer to hang a process with: {reason}"));
             return None;
         }
         let frozen = Self(path);

@@ -42,6 +42,30 @@ async fn the_tree_of_a_killed_keeper_is_adopted() {
     scene.assert_gone(&[&lost, &other]).await;
 }
 
+/// Nobody reaps for the broker, and a process that is born behind the reader of the process table is seen by no pass:
+/// what has died in between is the only trace of one that lives.
+#[tokio::test]
+async fn a_tree_that_always_forks_is_beaten_without_its_keeper() {
+    if !is_alone("lost_keeper::a_tree_that_always_forks_is_beaten_without_its_keeper") {
+        return;
+    }
+    // It ends by itself when the test has failed: a machine full of it is good for nothing else.
+    let flight = "POSIX::setsid(); until (time > $^T + 15) { if (fork) { POSIX::_exit(0) } POSIX::setsid(); $ROUND }
+                  POSIX::_exit(0)";
+    for pause in ["", "select undef, undef, undef, 0.001", "select undef, undef, undef, 0.005"] {
+        let scene = Scene::new();
+        let flight = flight.replace("$ROUND", pause);
+        let code =
+            format!("for (1..3) {{ if (!fork) {{ {flight} }} }} select undef, undef, undef, 0.1; ready; forever");
+        let (lost, _pipes) = scene.start_ready(&scene.perl(&code)).await;
+        signal(lost.keeper(), "KILL");
+        let (killed, took) = assert_empty(&lost.sweep(BUDGET).await);
+        println!("tree that always forks, of a killed keeper: {killed} killed, {took:?} to the proof");
+        assert_childless();
+        scene.assert_gone(&[&lost]).await;
+    }
+}
+
 #[tokio::test]
 async fn a_keeper_that_is_stopped_is_replaced() {
     if !is_alone("lost_keeper::a_keeper_that_is_stopped_is_replaced") {
@@ -139,4 +163,20 @@ async fn a_keeper_that_dies_before_its_answer_is_an_error_and_leaves_nothing() {
     assert!(error.to_string().contains("`/nowhere`"), "{error}");
     assert_childless();
     scene.assert_gone(&[]).await;
+}
+
+/// Before it has taken the order, and after it with a child.
+#[tokio::test]
+async fn a_keeper_that_never_answers_is_given_up_and_leaves_nothing() {
+    if !is_alone("lost_keeper::a_keeper_that_never_answers_is_given_up_and_leaves_nothing") {
+        return;
+    }
+    let check = async |answers: &str| {
+        let scene = Scene::new();
+        let error = start(&liar(&scene, answers), &scene.sh("true"), &scene.tracker).await.unwrap_err();
+        assert!(matches!(error, StartError::KeeperLost { .. }), "{error}");
+        scene.assert_gone(&[]).await;
+    };
+    tokio::join!(check("kill STOP => $$"), check("take; if (!fork) { sleep 1 while 1 } kill STOP => $$"));
+    assert_childless();
 }

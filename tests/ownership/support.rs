@@ -1,6 +1,12 @@
 //! A scene for one test: a private directory whose path is in the command line of every process that the test starts,
 //! so that `/proc` can say who is left, however it forked and whatever it did to its environment.
 
+#[path = "../support/run.rs"]
+#[allow(dead_code, reason = "the broker's tests use more of it")]
+mod run;
+
+pub use run::skipped;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -92,7 +98,7 @@ fn launch(program: &str, script: &Path) -> Launch {
 }
 
 pub fn program() -> KeeperProgram {
-    KeeperProgram::at(env!("CARGO_BIN_EXE_lazy-mcp"))
+    KeeperProgram::at(run::broker_program())
 }
 
 /// Processes with this text in their command line. Zombies have none.

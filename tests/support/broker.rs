@@ -19,8 +19,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::http::{Http, Request};
-use super::processes::{Owned, Process, describe};
-use super::{cli, wait};
+use super::processes::{Identity, Owned, Process, Table, describe};
+use super::{cli, run, wait};
 
 /// What the first line of the broker's stdout begins with; the address follows.
 const LISTENING: &str = "lazy-mcp listening on http://";
@@ -55,6 +55,11 @@ impl Broker {
 
     pub fn pid(&self) -> u32 {
         self.running.child.id()
+    }
+
+    #[track_caller]
+    pub fn identity(&self) -> Identity {
+        Table::read().get(self.pid()).expect("the broker runs").identity
     }
 
     pub fn dir(&self) -> &Path {
@@ -165,6 +170,14 @@ impl Broker {
         }
     }
 
+    /// SIGHUP, which must not end a broker.
+    #[track_caller]
+    pub fn hang_up(&self) {
+        self.running.signal(Signal::SIGHUP);
+        // A signal that nobody handles has ended the process before kill(2) returns: nothing is answered any more.
+        assert_eq!(self.http().send(&Request::get("/ready")).status, 200, "after SIGHUP");
+    }
+
     /// Kills the broker as the kernel would, and nothing else.
     pub fn kill_9(&mut self) {
         self.owned_processes();
@@ -219,10 +232,13 @@ struct Running {
 }
 
 impl Running {
+    /// By the program in the folder, where a test has put one there: then its keepers are known by their path.
     #[track_caller]
     fn start(dir: &Path) -> Self {
         let log = File::options().create(true).append(true).open(dir.join("broker.log")).expect("the folder is ours");
-        let mut child = Command::new(cli::binary())
+        let own = dir.join("lazy-mcp");
+        let program = if own.exists() { own } else { run::broker_program() };
+        let mut child = Command::new(program)
             .arg("--config")
             .arg(dir.join("config/broker.toml"))
             .arg("serve")

@@ -1,7 +1,7 @@
 //! The command line as a user runs it, with a deadline.
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -23,15 +23,10 @@ impl Run {
     }
 }
 
-/// The binary under test: the one just built, or that of `LAZY_MCP_BINARY` to test another build.
-pub fn binary() -> PathBuf {
-    std::env::var_os("LAZY_MCP_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_lazy-mcp").into(), PathBuf::from)
-}
-
 /// `lazy-mcp --config CONFIG ARGS…`. Panics if it takes longer than a minute.
 #[track_caller]
 pub fn run(config: &Path, args: &[&str]) -> Run {
-    let mut command = Command::new(binary());
+    let mut command = Command::new(super::run::broker_program());
     command.arg("--config").arg(config).args(args);
     finish(command)
 }

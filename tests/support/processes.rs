@@ -1,7 +1,7 @@
 //! The process table as Linux shows it, for the proof that nothing is left.
 //!
 //! A process counts as a broker's if it descends from the broker, if the folder of the broker's test is in its command
-//! line or environment (the fixture hands it to everything that it starts), or if it was seen to be one before.
+//! line, environment or program (the fixture hands it to everything that it starts), or if it was seen to be one before.
 //! Zombies do not count: they run nothing, and whoever inherited them reaps them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +22,12 @@ pub struct Identity {
     pub started: u64,
 }
 
+impl Identity {
+    pub fn is_alive(self) -> bool {
+        Process::look(self.pid).is_some_and(|process| process.identity == self)
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Process {
     pub identity: Identity,
@@ -30,13 +36,20 @@ pub struct Process {
     pub state: char,
     /// Arguments joined by blanks.
     pub command: String,
+    /// The file that it executes; empty for a kernel thread, or if it may not be read.
+    program: String,
     /// As the kernel shows it; empty if it may not be read or the process gave it away, as Chrome does.
-    environment: Vec<u8>,
+    environment: String,
 }
 
 impl Process {
     pub fn pid(&self) -> u32 {
         self.identity.pid
+    }
+
+    /// As it is now; `None` if there is none, and also of a zombie.
+    pub fn look(pid: u32) -> Option<Self> {
+        Self::read(pid).filter(|process| !process.is_zombie())
     }
 
     fn read(pid: u32) -> Option<Self> {
@@ -51,7 +64,10 @@ impl Process {
             ppid: fields.get(1)?.parse().ok()?,
             session: fields.get(3)?.parse().ok()?,
             command: String::from_utf8_lossy(&command).replace('\0', " ").trim().to_owned(),
-            environment: std::fs::read(folder.join("environ")).unwrap_or_default(),
+            program: std::fs::read_link(folder.join("exe"))
+                .map_or_else(|_| String::new(), |path| path.to_string_lossy().into_owned()),
+            environment: String::from_utf8_lossy(&std::fs::read(folder.join("environ")).unwrap_or_default())
+                .into_owned(),
         })
     }
 
@@ -60,12 +76,17 @@ impl Process {
     }
 
     fn mentions(&self, text: &str) -> bool {
-        self.command.contains(text) || contains(&self.environment, text.as_bytes())
+        self.command.contains(text) || self.program.contains(text) || self.environment.contains(text)
+    }
+
+    /// Whether it is one of the broker's keepers.
+    pub fn is_keeper(&self) -> bool {
+        self.command == "lazy-mcp keeper"
     }
 
     /// Whether the broker's own marker is in the environment.
     pub fn is_marked(&self) -> bool {
-        contains(&self.environment, format!("{INSTANCE_VARIABLE}=").as_bytes())
+        self.environment.contains(&format!("{INSTANCE_VARIABLE}="))
     }
 }
 
@@ -75,9 +96,7 @@ pub struct Table(BTreeMap<u32, Process>);
 
 impl Table {
     pub fn read() -> Self {
-        let pids = std::fs::read_dir("/proc").expect("/proc is mounted");
-        let pids = pids.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-        Self(pids.filter_map(Process::read).filter(|process| !process.is_zombie()).map(|p| (p.pid(), p)).collect())
+        Self(all().filter(|process| !process.is_zombie()).map(|process| (process.pid(), process)).collect())
     }
 
     pub fn get(&self, pid: u32) -> Option<&Process> {
@@ -147,11 +166,28 @@ impl Owned {
 }
 
 /// Kills a process from outside, as an operator or the kernel's memory killer might.
-#[expect(clippy::disallowed_methods, reason = "its start time was compared a moment ago, and tests run briefly")]
+#[track_caller]
 pub fn kill_9(identity: Identity) {
-    assert!(Table::read().has(identity), "{identity:?} is gone");
+    assert!(send(identity, Signal::SIGKILL), "{identity:?} is gone");
+}
+
+/// Sends a signal from outside; false if the process is gone.
+#[expect(clippy::disallowed_methods, reason = "its start time was compared a moment ago, and tests run briefly")]
+pub fn send(identity: Identity, signal: Signal) -> bool {
+    let is_the_same = identity.is_alive();
     let pid = i32::try_from(identity.pid).expect("pids are small");
-    kill(Pid::from_raw(pid), Signal::SIGKILL).expect("it is a process of this test");
+    is_the_same && kill(Pid::from_raw(pid), signal).is_ok()
+}
+
+/// The dead children of a process that it has not reaped.
+pub fn zombies(parent: u32) -> Vec<Process> {
+    all().filter(|process| process.ppid == parent && process.is_zombie()).collect()
+}
+
+fn all() -> impl Iterator<Item = Process> {
+    let pids = std::fs::read_dir("/proc").expect("/proc is mounted");
+    let pids = pids.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter_map(Process::read)
 }
 
 /// For a failure message: one process a line.
@@ -171,8 +207,4 @@ pub fn describe(processes: &[Process]) -> String {
         .expect("writing to a string does not fail");
     }
     text
-}
-
-fn contains(haystack: &[u8], needle: &[u8]) -> bool {
-    haystack.windows(needle.len()).any(|window| window == needle)
 }

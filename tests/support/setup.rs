@@ -9,7 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::broker::Broker;
-use super::cli;
+use super::{cli, run};
 
 /// A fixture server as a backend of the broker.
 #[derive(Clone, Debug)]
@@ -22,6 +22,7 @@ pub struct Backend {
     queue: (u64, u64),
     max_concurrency: u64,
     deadlines: (u64, u64, u64),
+    polite_seconds: f64,
     policy: String,
     toml: String,
     command: Option<String>,
@@ -48,6 +49,7 @@ impl Backend {
             queue: (64, 30),
             max_concurrency: 16,
             deadlines: (15, 30, 5),
+            polite_seconds: 1.0,
             policy: String::new(),
             toml: String::new(),
             command: None,
@@ -102,6 +104,12 @@ impl Backend {
         self
     }
 
+    /// The part of a stop that a server gets to end by itself.
+    pub fn polite_seconds(mut self, seconds: f64) -> Self {
+        self.polite_seconds = seconds;
+        self
+    }
+
     /// More fields of `broker.backend { … }`, as Lua.
     pub fn policy(mut self, lua: &str) -> Self {
         self.policy.push_str(lua);
@@ -124,15 +132,17 @@ impl Backend {
         let mut args = vec!["--log".to_owned(), log.display().to_string()];
         args.extend(self.list_flags.iter().chain(&self.flags).cloned());
         let args: Vec<String> = args.iter().map(|arg| Value::from(arg.as_str()).to_string()).collect();
-        let command = self.command.as_deref().unwrap_or(env!("CARGO_BIN_EXE_fixture-mcp"));
+        let fixture = run::fixture_program().display().to_string();
+        let command = self.command.as_deref().unwrap_or(&fixture);
         let (start, call, stop) = self.deadlines;
         format!(
             "[backends.{name}]\ncommand = {command:?}\nargs = [{args}]\ncatalog = \"../catalogs/{name}.json\"\n\
              policy = \"../policies/{name}.lua\"\n{more}\n[backends.{name}.deadlines]\nstart_seconds = {start}\n\
-             call_seconds = {call}\nstop_seconds = {stop}\npolite_seconds = 1\n\n",
+             call_seconds = {call}\nstop_seconds = {stop}\npolite_seconds = {polite}\n\n",
             name = self.name,
             args = args.join(", "),
             more = self.toml,
+            polite = self.polite_seconds,
         )
     }
 
@@ -189,7 +199,7 @@ impl Setup {
     /// Writes everything but the catalogs, and returns the folder.
     pub fn write(&self) -> TempDir {
         // Named after the run, so that tests/left_running.py knows its processes from those of another run.
-        let prefix = format!("lazy-mcp-test-{}-", std::env::var("LAZY_MCP_TEST_RUN").unwrap_or_default());
+        let prefix = format!("lazy-mcp-test-{}-", run::name());
         let dir = tempfile::Builder::new().prefix(&prefix).tempdir().expect("a temporary folder can be made");
         for folder in ["config", "catalogs", "policies", "state"] {
             std::fs::create_dir(dir.path().join(folder)).expect("the folder is new");
@@ -241,8 +251,8 @@ fn catalog(backend: &Backend) -> Vec<u8> {
 fn capture(backend: &Backend) -> Vec<u8> {
     let well_behaved = Backend { list_flags: backend.list_flags.clone(), ..Backend::singleton(&backend.name) };
     let dir = Setup::new().backend(well_behaved).write();
-    let run = cli::run(&dir.path().join("config/broker.toml"), &["catalog", "capture", &backend.name]);
-    assert_eq!(run.code, Some(0), "catalog capture {}: {}", backend.name, run.stderr);
+    let done = cli::run(&dir.path().join("config/broker.toml"), &["catalog", "capture", &backend.name]);
+    assert_eq!(done.code, Some(0), "catalog capture {}: {}", backend.name, done.stderr);
     std::fs::read(dir.path().join(format!("catalogs/{}.json", backend.name))).expect("the capture wrote the catalog")
 }
 

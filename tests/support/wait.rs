@@ -24,6 +24,18 @@ pub fn until_true(what: &str, limit: Duration, mut look: impl FnMut() -> bool) {
     until(what, limit, || look().then_some(()));
 }
 
+/// Whether it became so in time. For what is then looked at once more, to show it.
+pub fn is_true_within(limit: Duration, mut look: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + limit;
+    while !look() {
+        if Instant::now() >= end {
+            return false;
+        }
+        pause(EVERY);
+    }
+    true
+}
+
 /// Lets time pass. For tests that show that nothing happens in the meantime; `why` is for the reader.
 #[expect(clippy::disallowed_methods, reason = "that time passes is what these tests are about")]
 pub fn pause_because(why: &str, time: Duration) {

@@ -193,7 +193,7 @@ fn leftover_rounds(record: &Record, cgroup: Option<Cgroup>) -> impl FnMut() -> s
         // A zombie is dead; reaping it is its parent's business, which is not us.
         left.retain(|process| process.id().is_alive());
         let is_populated = Cgroup::hold(cgroup.as_ref(), &mut left);
-        Ok(Round { left, is_populated, killed: hunt.killed() })
+        Ok(Round { left, met: hunt.met(), is_populated, killed: hunt.killed() })
     }
 }
 

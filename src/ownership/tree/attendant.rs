@@ -16,6 +16,10 @@ use crate::ownership::wire::{self, Report, SpawnFailure, survivors};
 
 /// Orders that wait for the task: a stop has two, and nobody asks for more at a time.
 const ORDERS_LEN_MAX: usize = 8;
+/// What a keeper may take from its own start to the news that the server is executed. Nothing in it waits for the
+/// server; a healthy machine does it in some milliseconds, one that swaps in a second. Without a bound a keeper that is
+/// stopped in this moment would hold the slot for ever, because a start that is given up waits for its outcome.
+const SPAWN_MAX: Duration = Duration::from_secs(10);
 /// What a healthy keeper may take for its answer beyond the budget of the sweep, on a machine under load.
 const KEEPER_GRACE: Duration = Duration::from_secs(1);
 /// For what a dead keeper has said and the runtime has not noticed yet; then its end of the socket is somebody else's
@@ -60,13 +64,19 @@ impl Attendant {
         mut answer: oneshot::Sender<Result<Tree, NotStarted>>,
     ) {
         let spawned = tokio::select! {
-            spawned = self.spawn(start, stdio) => spawned,
+            spawned = tokio::time::timeout(SPAWN_MAX, self.spawn(start, stdio)) => {
+                spawned.unwrap_or(Err(NotStarted::KeeperLost))
+            }
             // Cancelling the other arm tears the conversation in the middle; it is not gone on with.
             () = answer.closed() => return self.abandon().await,
         };
         let root = match spawned {
             Ok(root) => root,
             Err(reason) => {
+                if matches!(reason, NotStarted::KeeperLost) {
+                    // Dead, or it does not answer: then it does not end by itself either.
+                    self.lose_the_keeper().await;
+                }
                 self.abandon().await;
                 // Failed: the start was cancelled.
                 let _ = answer.send(Err(reason));
