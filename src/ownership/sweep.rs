@@ -16,9 +16,6 @@ use super::process_table::{Process, ProcessId, children, visit};
 const FREEZE_PASSES_MAX: usize = 64;
 /// Dashes between two passes.
 const DASHES_MAX: usize = 64;
-/// Dashes in a row that find nobody new end it. One may miss a process that lives for some microseconds only; a pass
-/// over the whole table would miss it far more often.
-const DASHES_IN_VAIN: usize = 4;
 
 /// What the caller knows of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,17 +62,18 @@ impl<C: FnMut(&Process) -> Claim> Hunt<C> {
         self.listed.extend(listed);
     }
 
-    /// Stops until a pass finds nobody new, then kills; returns the members that the last pass saw, zombies included.
+    /// Stops until a pass meets nobody new, dead or alive, then kills; returns the members that the last pass saw, zombies
+    /// included. To have stopped nobody new is not enough: of a tree that forks all the time a pass may see the dead alone.
     /// `between` runs after each pass, so that a caller who is their parent can reap.
     ///
     /// # Errors
     /// `/proc` is not readable.
     pub fn round(&mut self, mut between: impl FnMut()) -> io::Result<Vec<Process>> {
         for _ in 0..FREEZE_PASSES_MAX {
-            let known = self.stopped.len();
+            let known = self.met();
             self.pass(Signal::SIGSTOP)?;
             between();
-            if self.stopped.len() == known {
+            if self.met() == known {
                 break;
             }
             self.dash(&mut between);
@@ -88,9 +86,8 @@ impl<C: FnMut(&Process) -> Claim> Hunt<C> {
     /// Stops what comes to this process as its subreaper, without looking at the rest of the machine: a process that
     /// forks and exits all the time outruns a pass over hundreds of others.
     fn dash(&mut self, between: &mut impl FnMut()) {
-        let mut in_vain = 0;
         for _ in 0..DASHES_MAX {
-            let known = self.stopped.len();
+            let known = self.met();
             between();
             for pid in children(std::process::id()) {
                 if let Some(process) = Process::read(pid)
@@ -99,8 +96,7 @@ impl<C: FnMut(&Process) -> Claim> Hunt<C> {
                     self.strike(process, &mut BTreeMap::new(), Signal::SIGSTOP);
                 }
             }
-            in_vain = if self.stopped.len() == known { in_vain + 1 } else { 0 };
-            if in_vain == DASHES_IN_VAIN {
+            if self.met() == known {
                 break;
             }
         }
