@@ -79,6 +79,18 @@ pub enum What {
         #[serde(flatten)]
         instance: Instance,
     },
+    /// A revision has come into force.
+    ReloadDone {
+        revision: u64,
+        /// Backends that are not what they were.
+        changed: usize,
+    },
+    /// The files were refused; the revision before goes on.
+    ReloadRejected { revision: u64, errors: usize },
+    /// An operator has it served until the broker restarts, whatever the configuration says.
+    BackendEnabled { backend: Arc<str> },
+    /// An operator has it not served until the broker restarts, whatever the configuration says.
+    BackendDisabled { backend: Arc<str> },
     /// An idle instance was stopped, because another needed its place.
     MadeRoom {
         #[serde(flatten)]
@@ -101,13 +113,31 @@ impl What {
             Self::OverLimit { .. } => "over_limit",
             Self::SetAside { .. } => "set_aside",
             Self::MadeRoom { .. } => "made_room",
+            Self::ReloadDone { .. } => "reload_done",
+            Self::ReloadRejected { .. } => "reload_rejected",
+            Self::BackendEnabled { .. } => "backend_enabled",
+            Self::BackendDisabled { .. } => "backend_disabled",
         }
     }
 
-    /// Whom it happened to; none for what happened to the broker.
+    /// The backend that it is about; none for what happened to the broker.
+    pub fn backend(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::BackendEnabled { backend } | Self::BackendDisabled { backend } => Some(backend),
+            _ => self.instance().map(|instance| &instance.backend),
+        }
+    }
+
+    /// Whom it happened to; none for what happened to the broker or to a backend as a whole.
     pub fn instance(&self) -> Option<&Instance> {
         match self {
-            Self::BrokerReady | Self::BrokerNotReady { .. } | Self::BrokerStopping => None,
+            Self::BrokerReady
+            | Self::BrokerNotReady { .. }
+            | Self::BrokerStopping
+            | Self::ReloadDone { .. }
+            | Self::ReloadRejected { .. }
+            | Self::BackendEnabled { .. }
+            | Self::BackendDisabled { .. } => None,
             Self::StateChanged { instance, .. }
             | Self::StartFailed { instance, .. }
             | Self::RootExited { instance, .. }
@@ -141,7 +171,7 @@ pub struct EventLog {
 #[derive(Debug, Default)]
 struct State {
     history: VecDeque<Event>,
-    /// By backend, none for the broker's own, and name: bounded by the configuration.
+    /// By backend, none for the broker's own, and name: of every revision so far, names that operators wrote.
     counts: BTreeMap<(Option<Arc<str>>, &'static str), u64>,
 }
 
@@ -162,7 +192,7 @@ impl EventLog {
     pub fn record(&self, what: What) {
         let mut state = self.lock();
         let number = *self.last.borrow() + 1;
-        let backend = what.instance().map(|instance| instance.backend.clone());
+        let backend = what.backend().cloned();
         *state.counts.entry((backend, what.name())).or_default() += 1;
         let history = &mut state.history;
         if history.len() >= HISTORY_LEN_MAX {

@@ -4,19 +4,23 @@
 
 mod backend;
 mod build;
+mod difference;
 mod surface;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use backend::{Backend, Tool};
-pub use build::build;
+pub use build::{build, rebuild, switched};
+pub use difference::{AtStart, BackendDifference, Change, differences};
 pub use surface::Surface;
 
 use crate::config::Config;
+pub use crate::config::Switches;
+use crate::supervisor::Plan;
 
-/// What all requests of one moment see.
-#[derive(Debug)]
+/// What all requests of one moment see. A clone shares the backends.
+#[derive(Clone, Debug)]
 pub struct Snapshot {
     /// Counts published revisions of this broker's life, from 1.
     pub revision: u64,
@@ -29,5 +33,10 @@ impl Snapshot {
     /// An enabled backend by its name in the URL.
     pub fn backend(&self, name: &str) -> Option<&Arc<Backend>> {
         self.backends.get(name)
+    }
+
+    /// What the supervisor has to know of those that are served.
+    pub fn plans(&self) -> Vec<Arc<Plan>> {
+        self.backends.values().map(|backend| backend.plan.clone()).collect()
     }
 }

@@ -55,10 +55,17 @@ fn describe(data: &str) -> anyhow::Result<String> {
         "over_limit" => format!("went over its limit of {}", text("limit")),
         "set_aside" => "set aside by an operator, NOT PROVED GONE".to_owned(),
         "made_room" => "idle, stopped to make room for another".to_owned(),
+        "reload_done" => format!("revision {}: {} backends changed", event["revision"], event["changed"]),
+        "reload_rejected" => {
+            format!("RELOAD REFUSED with {} errors; revision {} goes on", event["errors"], event["revision"])
+        }
+        "backend_enabled" => "enabled by an operator".to_owned(),
+        "backend_disabled" => "disabled by an operator".to_owned(),
         "missed" => return Ok(format!("({} earlier events are forgotten)", event["count"])),
         other => other.to_owned(),
     };
     let subject = match event["backend"].as_str() {
+        Some(backend) if event["instance"].is_null() => backend.to_owned(),
         Some(backend) => format!("{backend}/{} generation {}", text("instance"), event["generation"]),
         None => "broker".to_owned(),
     };
