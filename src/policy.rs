@@ -16,6 +16,7 @@
 mod arguments;
 mod backend;
 mod constructors;
+mod decide;
 mod edits;
 mod fields;
 mod frozen;
@@ -24,10 +25,13 @@ mod load;
 mod names;
 mod results;
 mod sandbox;
+mod schema;
 mod source;
 mod url_rule;
 
 pub use arguments::{ArgumentRules, Denied};
+pub use decide::{CallFacts, CallVerdict, ClientName, Judged, PolicyFailure, ResultVerdict};
 pub use frozen::{DriftRule, OnCancel, Policy, QueueRules, Scope, ToolPlan};
 pub use load::load;
 pub use results::{PayloadKind, ResultRules, RuleFailure};
+pub use schema::InputSchema;
