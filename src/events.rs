@@ -11,6 +11,8 @@ use std::time::SystemTime;
 use serde::Serialize;
 use tokio::sync::watch;
 
+use crate::core::digest::Digest;
+
 /// Events remembered: some hundred bytes each, and on a busy day hours of history.
 const HISTORY_LEN_MAX: usize = 1000;
 
@@ -96,6 +98,26 @@ pub enum What {
         #[serde(flatten)]
         instance: Instance,
     },
+    /// A policy denied a call, or failed on it; it was not sent.
+    CallDenied {
+        #[serde(flatten)]
+        decision: Decision,
+    },
+    /// A policy rewrote the arguments of a call.
+    CallRewritten {
+        #[serde(flatten)]
+        decision: Decision,
+    },
+    /// A policy rewrote a result.
+    ResultRewritten {
+        #[serde(flatten)]
+        decision: Decision,
+    },
+    /// A policy withheld a result, or failed on it.
+    ResultWithheld {
+        #[serde(flatten)]
+        decision: Decision,
+    },
 }
 
 impl What {
@@ -117,6 +139,10 @@ impl What {
             Self::ReloadRejected { .. } => "reload_rejected",
             Self::BackendEnabled { .. } => "backend_enabled",
             Self::BackendDisabled { .. } => "backend_disabled",
+            Self::CallDenied { .. } => "call_denied",
+            Self::CallRewritten { .. } => "call_rewritten",
+            Self::ResultRewritten { .. } => "result_rewritten",
+            Self::ResultWithheld { .. } => "result_withheld",
         }
     }
 
@@ -124,6 +150,10 @@ impl What {
     pub fn backend(&self) -> Option<&Arc<str>> {
         match self {
             Self::BackendEnabled { backend } | Self::BackendDisabled { backend } => Some(backend),
+            Self::CallDenied { decision }
+            | Self::CallRewritten { decision }
+            | Self::ResultRewritten { decision }
+            | Self::ResultWithheld { decision } => Some(&decision.backend),
             _ => self.instance().map(|instance| &instance.backend),
         }
     }
@@ -137,7 +167,11 @@ impl What {
             | Self::ReloadDone { .. }
             | Self::ReloadRejected { .. }
             | Self::BackendEnabled { .. }
-            | Self::BackendDisabled { .. } => None,
+            | Self::BackendDisabled { .. }
+            | Self::CallDenied { .. }
+            | Self::CallRewritten { .. }
+            | Self::ResultRewritten { .. }
+            | Self::ResultWithheld { .. } => None,
             Self::StateChanged { instance, .. }
             | Self::StartFailed { instance, .. }
             | Self::RootExited { instance, .. }
@@ -148,6 +182,18 @@ impl What {
             | Self::MadeRoom { instance } => Some(instance),
         }
     }
+}
+
+/// What a policy decided, without a word of the call itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Decision {
+    pub backend: Arc<str>,
+    /// A tool of the catalog.
+    pub tool: Arc<str>,
+    /// `policies/x.lua:30`, or the name of a field where no line is known.
+    pub rule: String,
+    /// Of the policy that decided.
+    pub policy_digest: Digest,
 }
 
 /// Which instance, as operators name it.

@@ -16,18 +16,26 @@
 mod arguments;
 mod backend;
 mod constructors;
+mod decide;
 mod edits;
 mod fields;
 mod frozen;
+mod hooks;
 mod json;
 mod load;
 mod names;
 mod results;
 mod sandbox;
+mod schema;
 mod source;
 mod url_rule;
 
 pub use arguments::{ArgumentRules, Denied};
+pub use decide::{
+    CallFacts, CallVerdict, ClientName, Judged, PolicyFailure, RequestFacts, ResultVerdict, ScopeVerdict,
+};
 pub use frozen::{DriftRule, OnCancel, Policy, QueueRules, Scope, ToolPlan};
+pub use hooks::threads_abandoned;
 pub use load::load;
 pub use results::{PayloadKind, ResultRules, RuleFailure};
+pub use schema::InputSchema;

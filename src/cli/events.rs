@@ -61,6 +61,10 @@ fn describe(data: &str) -> anyhow::Result<String> {
         }
         "backend_enabled" => "enabled by an operator".to_owned(),
         "backend_disabled" => "disabled by an operator".to_owned(),
+        "call_denied" => format!("call of {} denied by {}", text("tool"), text("rule")),
+        "call_rewritten" => format!("call of {} rewritten by {}", text("tool"), text("rule")),
+        "result_rewritten" => format!("result of {} rewritten by {}", text("tool"), text("rule")),
+        "result_withheld" => format!("result of {} WITHHELD by {}", text("tool"), text("rule")),
         "missed" => return Ok(format!("({} earlier events are forgotten)", event["count"])),
         other => other.to_owned(),
     };

@@ -15,7 +15,7 @@ use crate::config::{self, BackendConfig, Config, Deadlines, Package, Switches};
 use crate::core::diagnostic::{Diagnostic, Diagnostics, suggestion};
 use crate::core::lifecycle::{Limits, OverdueRule};
 use crate::link::LinkLimits;
-use crate::policy::{self, OnCancel, Policy};
+use crate::policy::{self, InputSchema, OnCancel, Policy};
 use crate::protocol::raw::{entries, members};
 use crate::supervisor::Plan;
 
@@ -133,7 +133,7 @@ fn build_backend(
     let definitions: Vec<_> = visible.iter().map(|tool| &*tool.raw).collect();
     let surface = Surface::new(&catalog, &definitions);
     let tools: HashMap<String, Tool> =
-        visible.iter().map(|tool| (tool.name.clone(), Tool { plan: Arc::new(policy.plan(&tool.name)) })).collect();
+        visible.iter().map(|tool| (tool.name.clone(), built_tool(&policy, &tool.name, &tool.raw))).collect();
     let scope = match policy.scope {
         policy::Scope::Session => "session",
         policy::Scope::Singleton => "singleton",
@@ -151,6 +151,13 @@ fn build_backend(
     };
     let built = Backend { name, plan: Arc::new(plan), catalog, policy, fingerprint, surface, tools };
     faults.into_result(Arc::new(built))
+}
+
+fn built_tool(policy: &Policy, name: &str, raw: &RawValue) -> Tool {
+    let plan = policy.plan(name);
+    let schema = || members(raw.get(), ["inputSchema"]).ok()?[0].map(|schema| Arc::new(InputSchema::new(schema)));
+    let schema = if plan.has_on_call() { schema() } else { None };
+    Tool { plan: Arc::new(plan), schema }
 }
 
 /// A catalog must be of the very package that the configuration starts.
