@@ -32,6 +32,9 @@ pub mod tree;
 mod windows;
 mod wire;
 
+/// What each process of a generation is started with, its keeper included; not all that they start keep it.
+const MARKER_VARIABLES: [&str; 2] = ["LAZY_MCP_INSTANCE_ID", "LAZY_MCP_GENERATION"];
+
 pub use cgroup::{Cgroup, Cgroups, Controller, NoCgroups};
 pub use children::become_subreaper;
 pub use footprint::drop_clean_pages;

@@ -1,6 +1,7 @@
 //! `lazy-mcp keeper`: the small process that owns one generation's tree.
 //!
-//! The broker starts it with the control socket as its stdin and nothing else: no arguments, no environment. It is a
+//! The broker starts it with the control socket as its stdin and nothing else: no arguments, and no environment
+//! but the marker of its generation. It is a
 //! child subreaper, so whatever forks below it and loses its parent comes back to it, and when `waitpid` says ECHILD
 //! nothing of the tree exists any more. It has one thread and no runtime.
 //!

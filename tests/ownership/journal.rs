@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use lazy_mcp_broker::core::launch::Launch;
 use lazy_mcp_broker::ownership::journal::{Journal, JournalError, Record};
-use lazy_mcp_broker::ownership::{InstanceDir, ProcessId, boot_id, start};
+use lazy_mcp_broker::ownership::{InstanceDir, KeeperProgram, ProcessId, boot_id, start};
 use tokio_util::task::TaskTracker;
 
+use crate::lost_keeper::liar;
 use crate::support::{
     BUDGET, Outsider, Scene, assert_empty, eventually, is_alone_with, no_windows, play_broker, played_scene, program,
     signal,
@@ -225,4 +226,32 @@ async fn leftovers_of_a_killed_keeper_are_found_by_marker_and_ancestry() {
 #[tokio::test]
 async fn a_keeper_that_works_needs_no_help() {
     check_leftovers(|keeper| signal(keeper, "CONT"), 0).await;
+}
+
+/// Not a test: what [`play_broker`] runs.
+#[tokio::test]
+async fn play_a_broker_whose_keeper_hangs() {
+    let Some(path) = played_scene() else { return };
+    let journal = Journal::open(&path).unwrap();
+    let instance = instance(&path);
+    drop(journal.begin("git", &instance, 4, None).unwrap());
+    let env = marker(&instance, "4");
+    let launch = Launch { program: "/bin/true".into(), args: Vec::new(), env, cwd: path.clone() };
+    let keeper = KeeperProgram::at(path.join("keeper.pl"));
+    start(&keeper, &launch, &TaskTracker::new()).await.unwrap();
+}
+
+/// Before it has answered, the journal knows nothing of it but the generation.
+#[tokio::test]
+async fn a_keeper_that_hung_in_a_start_is_found_by_its_marker() {
+    let scene = Scene::new();
+    liar(&scene, "kill STOP => $$");
+    let broker = play_broker("journal::play_a_broker_whose_keeper_hangs", scene.path());
+    eventually("the keeper stands still", BUDGET, || scene.living().iter().any(|keeper| keeper.state == 'T'));
+    drop(broker);
+    let journal = Journal::open(scene.path()).unwrap();
+    assert_eq!(journal.leftovers().unwrap()[0].keeper, None);
+    let swept = journal.sweep_leftovers(BUDGET, no_windows).await.unwrap();
+    assert_eq!(assert_empty(&swept[0].sweep).0, 1);
+    scene.assert_gone(&[]).await;
 }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::{Journal, JournalError, Record, at, journal_dir, remove};
+use crate::ownership::MARKER_VARIABLES;
 use crate::ownership::cgroup::Cgroup;
 use crate::ownership::children::sweep_windows;
 use crate::ownership::instance_dir::InstanceDir;
@@ -216,9 +217,11 @@ struct EnvMarker([Vec<u8>; 2]);
 
 impl EnvMarker {
     fn of(record: &Record) -> Self {
-        let instance = format!("LAZY_MCP_INSTANCE_ID={}", record.instance);
-        let generation = format!("LAZY_MCP_GENERATION={}", record.generation);
-        Self([instance.into_bytes(), generation.into_bytes()])
+        let [instance, generation] = MARKER_VARIABLES;
+        Self([
+            format!("{instance}={}", record.instance).into_bytes(),
+            format!("{generation}={}", record.generation).into_bytes(),
+        ])
     }
 
     /// Whether the process was executed with both. Not readable (somebody else's, or gone): no.

@@ -15,6 +15,7 @@ use super::attendant::{Attendant, NotStarted};
 use super::link::KeeperLink;
 use super::{KeeperProgram, Owners, Pipes, StartError, Started};
 use crate::core::launch::Launch;
+use crate::ownership::MARKER_VARIABLES;
 use crate::ownership::cgroup::Cgroup;
 use crate::ownership::children;
 use crate::ownership::server::Stdio3;
@@ -63,8 +64,8 @@ pub async fn start_owned(
     let Owners { cgroup, windows } = owners.clone();
     let order = wire::Order::Start { launch: launch.clone(), cgroup, windows: windows.map(Box::new) };
     let order = wire::encode(&order).ok_or_else(|| StartError::TooLarge { program: launch.program.clone() })?;
-    let attendant =
-        keeper(program, owners).map_err(|source| StartError::Keeper { program: program.path().to_owned(), source })?;
+    let attendant = keeper(program, launch, owners)
+        .map_err(|source| StartError::Keeper { program: program.path().to_owned(), source })?;
     let (answer, answered) = oneshot::channel();
     tracker.spawn(attendant.attend(order, stdio, answer));
     match answered.await.unwrap_or(Err(NotStarted::KeeperLost)) {
@@ -93,7 +94,10 @@ fn pipes() -> io::Result<(Pipes, Stdio3)> {
 
 /// A keeper that waits for its orders. Nothing that happens before exec needs code of ours, so std can use
 /// posix_spawn(3), which does not copy this process's page tables.
-fn keeper(program: &KeeperProgram, owners: Owners) -> io::Result<Attendant> {
+///
+/// All that it has in its environment is the marker: until its pid is in the journal, the next broker has nothing else
+/// to find it by.
+fn keeper(program: &KeeperProgram, launch: &Launch, owners: Owners) -> io::Result<Attendant> {
     // Without it a killed keeper would lose its tree to init.
     children::become_subreaper()?;
     let (ours, theirs) = UnixStream::pair()?;
@@ -101,6 +105,7 @@ fn keeper(program: &KeeperProgram, owners: Owners) -> io::Result<Attendant> {
     let link = KeeperLink::new(tokio::net::UnixStream::from_std(ours)?);
     let mut command = Command::new(program.path());
     command.arg0("lazy-mcp").arg("keeper").env_clear();
+    command.envs(MARKER_VARIABLES.iter().filter_map(|name| Some((name, launch.env.get(*name)?))));
     command.stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
     // Our copy of its end goes with the command: the keeper's death must be an end of file here.
     Ok(Attendant::new(children::spawn(&mut command)?, link, owners))
