@@ -13,7 +13,8 @@ use tokio::sync::watch;
 
 use crate::core::digest::Digest;
 
-/// Events remembered: some hundred bytes each, and on a busy day hours of history.
+/// Events remembered, decisions of policies and others so many each: some hundred bytes an event, and on a busy day hours
+/// of history.
 const HISTORY_LEN_MAX: usize = 1000;
 
 /// One thing that happened.
@@ -150,11 +151,21 @@ impl What {
     pub fn backend(&self) -> Option<&Arc<str>> {
         match self {
             Self::BackendEnabled { backend } | Self::BackendDisabled { backend } => Some(backend),
+            _ => match self.decision() {
+                Some(decision) => Some(&decision.backend),
+                None => self.instance().map(|instance| &instance.backend),
+            },
+        }
+    }
+
+    /// What a policy decided, if it is about that.
+    pub fn decision(&self) -> Option<&Decision> {
+        match self {
             Self::CallDenied { decision }
             | Self::CallRewritten { decision }
             | Self::ResultRewritten { decision }
-            | Self::ResultWithheld { decision } => Some(&decision.backend),
-            _ => self.instance().map(|instance| &instance.backend),
+            | Self::ResultWithheld { decision } => Some(decision),
+            _ => None,
         }
     }
 
@@ -217,6 +228,8 @@ pub struct EventLog {
 #[derive(Debug, Default)]
 struct State {
     history: VecDeque<Event>,
+    /// What policies decided, apart: a rule that changes every result must not push the last crash out of the history.
+    decisions: VecDeque<Event>,
     /// By backend, none for the broker's own, and name: of every revision so far, names that operators wrote.
     counts: BTreeMap<(Option<Arc<str>>, &'static str), u64>,
 }
@@ -240,7 +253,8 @@ impl EventLog {
         let number = *self.last.borrow() + 1;
         let backend = what.backend().cloned();
         *state.counts.entry((backend, what.name())).or_default() += 1;
-        let history = &mut state.history;
+        let is_decision = what.decision().is_some();
+        let history = if is_decision { &mut state.decisions } else { &mut state.history };
         if history.len() >= HISTORY_LEN_MAX {
             history.pop_front();
         }
@@ -251,10 +265,16 @@ impl EventLog {
 
     /// Everything after the event of this number; 0 is before the first.
     pub fn after(&self, number: u64) -> Batch {
-        let history = &self.lock().history;
-        let first = history.front().map_or(1, |event| event.number);
-        let events = history.iter().filter(|event| event.number > number).cloned().collect();
-        Batch { missed: first.saturating_sub(number.max(1)).saturating_sub(u64::from(number > 0)), events }
+        let state = self.lock();
+        let tail = |history: &'_ VecDeque<Event>| {
+            let from = history.partition_point(|event| event.number <= number);
+            history.range(from..).cloned().collect::<Vec<_>>()
+        };
+        let mut events = tail(&state.history);
+        events.extend(tail(&state.decisions));
+        events.sort_unstable_by_key(|event| event.number);
+        let happened = self.last.borrow().saturating_sub(number);
+        Batch { missed: happened.saturating_sub(events.len() as u64), events }
     }
 
     /// How often each event happened since the broker's start, by backend and name.
@@ -322,6 +342,23 @@ mod tests {
         assert_eq!(log.after(0).missed, 5);
         assert_eq!(log.after(5).missed, 0);
         assert_eq!(log.after(len).missed, 0);
+    }
+
+    #[test]
+    fn decisions_push_out_no_other_event() {
+        let log = EventLog::new("x".into());
+        log.record(What::BrokerReady);
+        let decision =
+            Decision { backend: "x".into(), tool: "t".into(), rule: "r".into(), policy_digest: Digest::of(b"") };
+        for _ in 0..HISTORY_LEN_MAX + 5 {
+            log.record(What::ResultRewritten { decision: decision.clone() });
+        }
+        log.record(What::BrokerStopping);
+        let all = log.after(0);
+        assert_eq!(all.missed, 5);
+        assert_eq!((all.events[0].what.name(), all.events.len()), ("broker_ready", HISTORY_LEN_MAX + 2));
+        assert_eq!(all.events.last().map(|event| event.what.name()), Some("broker_stopping"));
+        assert!(all.events.is_sorted_by_key(|event| event.number));
     }
 
     #[test]
