@@ -15,6 +15,7 @@
 
 mod arguments;
 mod backend;
+mod bytecode;
 mod constructors;
 mod edits;
 mod fields;

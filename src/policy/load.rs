@@ -9,6 +9,7 @@ use std::time::Duration;
 use mlua::chunk::ChunkMode;
 use mlua::{AppDataRefMut, Lua, Value};
 
+use super::bytecode::{self, Globals};
 use super::constructors::{self, Built};
 use super::fields;
 use super::frozen::Policy;
@@ -69,6 +70,7 @@ struct LoadedFile {
     name: String,
     digest: Digest,
     source: Arc<Source>,
+    globals: Globals,
     /// What the file returned; nothing while it runs.
     value: Option<Value>,
 }
@@ -115,6 +117,7 @@ fn run(path: &Path, watch: &Watch) -> Result<Policy, Diagnostics> {
             None
         }
     };
+    loading.find_unknown_names(&lua);
     match backend.filter(|_| loading.faults.is_empty()) {
         Some(backend) => Ok(freeze(path, &loading, *backend)),
         None => Err(sorted(&loading.faults)),
@@ -139,7 +142,8 @@ fn run_file(lua: &Lua, path: &Path, name: String, bytes: &[u8]) -> mlua::Result<
     let index = {
         let mut loading = Loading::of(lua);
         let source = Arc::new(Source::new(path.to_owned(), &String::from_utf8_lossy(bytes)));
-        loading.files.push(LoadedFile { name, digest: Digest::of(bytes), source, value: None });
+        let globals = bytecode::globals(bytes);
+        loading.files.push(LoadedFile { name, digest: Digest::of(bytes), source, globals, value: None });
         loading.files.len() - 1
     };
     let value: Value = lua.load(bytes).set_name(chunk_name(index)).set_mode(ChunkMode::Text).eval()?;
@@ -182,6 +186,17 @@ impl Loading {
         read(&real).map(|bytes| (shown, bytes))
     }
 
+    /// Names that the machine would refuse, in functions that nobody has called yet.
+    fn find_unknown_names(&mut self, lua: &Lua) {
+        let is_defined = |name: &String| self.files.iter().any(|file| file.globals.writes.contains(name));
+        let reads = self.files.iter().flat_map(|file| file.globals.reads.iter().map(move |read| (file, read)));
+        let unknown = reads.filter(|(_, read)| read.path.first().is_some_and(|name| !is_defined(name)));
+        let faults: Vec<Diagnostic> = unknown
+            .filter_map(|(file, read)| Some(Diagnostic::new(&file.source.path, Some(read.line), why_unknown(lua, &read.path)?)))
+            .collect();
+        faults.into_iter().for_each(|fault| self.faults.push(fault));
+    }
+
     /// An error of Lua as a place and a sentence.
     fn diagnose(&self, path: &Path, error: &mlua::Error) -> Diagnostic {
         let text = message_of(error);
@@ -208,6 +223,23 @@ impl Loading {
         let (line, rest) = rest.split_once(':')?;
         Some(((self.files.get(index.parse::<usize>().ok()?)?, line.parse().ok()?), rest))
     }
+}
+
+/// What the machine says to a name, if it refuses it.
+fn why_unknown(lua: &Lua, path: &[String]) -> Option<String> {
+    let [name, fields @ ..] = path else { return None };
+    let refusal = |error: mlua::Error| {
+        let message = message_of(&error);
+        // Anything else is a fault of the machine, not of the name.
+        message.starts_with("unknown name").then(|| message.lines().next().unwrap_or_default().to_owned())
+    };
+    let value: Value = match lua.globals().get(name.as_str()) {
+        Ok(value) => value,
+        Err(error) => return refusal(error),
+    };
+    let (Some(table), Some(field)) = (value.as_table(), fields.first()) else { return None };
+    // A library says `nil`, which a policy may ask for.
+    table.get::<Value>(field.as_str()).err().and_then(refusal)
 }
 
 fn message_of(error: &mlua::Error) -> String {
@@ -242,6 +274,8 @@ fn freeze(path: &Path, loading: &Loading, backend: super::backend::Backend) -> P
 fn sorted(faults: &Diagnostics) -> Diagnostics {
     let mut all: Vec<Diagnostic> = faults.iter().cloned().collect();
     all.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line)));
+    // A name that stopped the run is found by reading too.
+    all.dedup();
     let mut sorted = Diagnostics::default();
     all.into_iter().for_each(|fault| sorted.push(fault));
     sorted
