@@ -10,10 +10,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use backend::{Backend, Tool};
-pub use build::build;
+pub use build::{build, build_backend, build_unreviewed};
 pub use surface::Surface;
 
 use crate::config::Config;
+use crate::core::diagnostic::Diagnostic;
 
 /// What all requests of one moment see.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub struct Snapshot {
     pub config: Config,
     /// The enabled ones: a disabled backend needs no files.
     pub backends: BTreeMap<String, Arc<Backend>>,
+    /// A finding for each policy and catalog of them that is not as it was accepted.
+    pub unreviewed: Vec<Diagnostic>,
 }
 
 impl Snapshot {

@@ -17,9 +17,6 @@ use crate::ownership::process_table::{Process, ProcessTable};
 use crate::snapshot::Backend;
 use crate::supervisor::{Cleanup, Limits, Slot, SlotView, Tally};
 
-/// Whether policies and catalogs are as they were accepted. Nothing records acceptance yet, so nothing is.
-const REVIEWED: bool = false;
-
 /// Why the broker is not ready, if it is not.
 #[derive(Debug, Default)]
 pub struct Readiness(Mutex<Reasons>);
@@ -123,7 +120,7 @@ impl Broker {
                 "revision": snapshot.revision,
                 "ready": reasons.is_empty(),
                 "not_ready_because": reasons,
-                "reviewed": REVIEWED,
+                "reviewed": snapshot.unreviewed.is_empty(),
                 "last_reload": {"at": timestamp(self.started_at), "ok": true, "errors": []},
                 "owner_kinds": owner_kinds,
                 "cgroup_unavailable_because": cgroups_missing,
@@ -177,12 +174,13 @@ fn backend_status(backend: &Backend, tally: Tally, limits: &Limits, instances: &
         "policy": {
             "path": policy.path.display().to_string(),
             "digest": policy.digest,
-            "reviewed": REVIEWED,
+            "reviewed": backend.review.policy,
         },
         "catalog": {
             "package": catalog.package,
             "version": catalog.version,
             "digest": catalog.digest,
+            "reviewed": backend.review.catalog,
             "tools": backend.tool_count(),
             "excluded": backend.excluded_count(),
             "drift": if has_drift { "changed" } else { "none" },

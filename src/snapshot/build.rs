@@ -11,12 +11,13 @@ use super::Snapshot;
 use super::backend::{Backend, Tool};
 use super::surface::Surface;
 use crate::catalog::{self, Catalog};
-use crate::config::{self, BackendConfig, Config, Deadlines, Package};
+use crate::config::{self, BackendConfig, Config, Deadlines, Package, ReviewMode};
 use crate::core::diagnostic::{Diagnostic, Diagnostics, suggestion};
 use crate::core::lifecycle::{Limits, OverdueRule};
 use crate::link::LinkLimits;
 use crate::policy::{self, OnCancel, Policy};
 use crate::protocol::raw::{entries, members};
+use crate::review::{Review, ReviewLock};
 use crate::supervisor::Plan;
 
 /// Sweeps that may answer "busy" before an operator is told; with the sweep's own rounds inside each.
@@ -34,8 +35,33 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_se
 /// A generation that was ready for this long has shown that it works.
 const STABLE_AFTER: Duration = Duration::from_secs(30);
 
-/// Builds the first revision. A faulty configuration hides no faults of the files that it names.
+/// Builds the first revision. A faulty configuration hides no faults of the files that it names. Where the configuration
+/// asks for it, what nobody accepted is a fault too.
 pub fn build(path: &Path) -> Result<Snapshot, Diagnostics> {
+    let (mut snapshot, lock) = match (build_unreviewed(path), ReviewLock::read(&ReviewLock::path_for(path))) {
+        (Ok(snapshot), Ok(lock)) => (snapshot, lock),
+        (snapshot, lock) => {
+            let mut faults = Diagnostics::default();
+            snapshot.err().into_iter().chain(lock.err()).for_each(|found| faults.extend(found));
+            return Err(faults);
+        }
+    };
+    for (name, backend) in &mut snapshot.backends {
+        let (review, findings) = lock.look(name, &backend.present());
+        snapshot.unreviewed.extend(findings);
+        if let Some(backend) = Arc::get_mut(backend) {
+            backend.review = review;
+        }
+    }
+    let mut faults = Diagnostics::default();
+    if snapshot.config.review == ReviewMode::Enforce {
+        snapshot.unreviewed.iter().cloned().for_each(|finding| faults.push(finding));
+    }
+    faults.into_result(snapshot)
+}
+
+/// As [`build`], whatever was accepted: for those who want to accept.
+pub fn build_unreviewed(path: &Path) -> Result<Snapshot, Diagnostics> {
     let (config, mut faults) = config::read(path);
     let Some(config) = config else { return Err(faults) };
     let mut backends = BTreeMap::new();
@@ -49,10 +75,11 @@ pub fn build(path: &Path) -> Result<Snapshot, Diagnostics> {
             Err(found) => faults.extend(found),
         }
     }
-    faults.into_result(Snapshot { revision: 1, config, backends })
+    faults.into_result(Snapshot { revision: 1, config, backends, unreviewed: Vec::new() })
 }
 
-fn build_backend(config: &Config, name: &str, backend: &BackendConfig) -> Result<Backend, Diagnostics> {
+/// One backend from its files, whatever is wrong with others.
+pub fn build_backend(config: &Config, name: &str, backend: &BackendConfig) -> Result<Backend, Diagnostics> {
     let (catalog, policy) = match (catalog::load(&backend.catalog), policy::load(&backend.policy)) {
         (Ok(catalog), Ok(policy)) => (catalog, policy),
         (catalog, policy) => {
@@ -91,7 +118,7 @@ fn build_backend(config: &Config, name: &str, backend: &BackendConfig) -> Result
         limits: limits(&policy, backend, config.server.drain),
         link: LinkLimits { frame_len_max: config.server.frame_bytes_max },
     };
-    faults.into_result(Backend { name, plan: Arc::new(plan), catalog, policy, fingerprint, surface, tools })
+    faults.into_result(Backend { name, plan: Arc::new(plan), catalog, policy, fingerprint, review: Review::default(), surface, tools })
 }
 
 /// A catalog must be of the very package that the configuration starts.
