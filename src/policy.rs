@@ -22,6 +22,7 @@ mod edits;
 mod fields;
 mod frozen;
 mod json;
+pub mod language;
 mod load;
 mod names;
 mod results;

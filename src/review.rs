@@ -105,7 +105,10 @@ impl ReviewLock {
         let lock: Self = serde_json::from_str(&text).map_err(|error| {
             let message = error.to_string();
             let message = message.split(" at line ").next().unwrap_or_default();
-            fault(Some(error.line()), format!("{message}; 'lazy-mcp policy accept' writes this file: take back what was changed by hand"))
+            fault(
+                Some(error.line()),
+                format!("{message}; 'lazy-mcp policy accept' writes this file: take back what was changed by hand"),
+            )
         })?;
         match lock.format {
             FORMAT => Ok(lock),
@@ -124,7 +127,8 @@ impl ReviewLock {
     pub fn look(&self, backend: &str, present: &Present<'_>) -> (Review, Vec<Diagnostic>) {
         let Some(accepted) = self.backends.get(backend) else {
             let nobody = |path: &Path| {
-                let message = format!("nobody has accepted it: look it through, then 'lazy-mcp policy accept {backend}'");
+                let message =
+                    format!("nobody has accepted it: look it through, then 'lazy-mcp policy accept {backend}'");
                 Diagnostic::new(path, None, message)
             };
             let policy = present.policy_files.first().map(|(path, _)| nobody(path));
@@ -164,8 +168,9 @@ impl AcceptedPolicy {
         if findings.len() == before
             && let Some((path, _)) = files.first()
         {
-            let message =
-                format!("has other imports than when it was accepted: 'lazy-mcp policy accept {backend}' takes that in");
+            let message = format!(
+                "has other imports than when it was accepted: 'lazy-mcp policy accept {backend}' takes that in"
+            );
             findings.push(Diagnostic::new(path, None, message));
         }
     }
@@ -250,7 +255,11 @@ mod tests {
         check(&[same[0], ("policies/lib/x.lua", "9")], "c", "policies/lib/x.lua: changed since it was accepted");
         let more = [same[0], same[1], ("policies/lib/y.lua", "3")];
         check(&more, "c", "policies/lib/y.lua: is part of a policy that was accepted without it");
-        check(&same[..1], "c", "policies/b.lua: has other imports than when it was accepted: 'lazy-mcp policy accept b' takes that in");
+        check(
+            &same[..1],
+            "c",
+            "policies/b.lua: has other imports than when it was accepted: 'lazy-mcp policy accept b' takes that in",
+        );
     }
 
     #[test]

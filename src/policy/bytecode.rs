@@ -18,8 +18,8 @@ const GETIMPORT: u8 = 12;
 /// Instructions that are followed by a word that is none: those above, table accesses by name, comparing jumps, and some
 /// that build tables, loop or call library functions.
 const TWO_WORDS: [u8; 28] = [
-    GETGLOBAL, SETGLOBAL, GETIMPORT, 15, 16, 20, 27, 28, 29, 30, 31, 32, 53, 55, 58, 60, 66, 74, 75, 77, 78, 79, 80, 83,
-    84, 85, 87, 88,
+    GETGLOBAL, SETGLOBAL, GETIMPORT, 15, 16, 20, 27, 28, 29, 30, 31, 32, 53, 55, 58, 60, 66, 74, 75, 77, 78, 79, 80,
+    83, 84, 85, 87, 88,
 ];
 
 /// What a chunk does with global names.
@@ -214,14 +214,21 @@ mod tests {
     #[track_caller]
     fn check(source: &str, expected: &[&str]) {
         let found = globals(source.as_bytes());
-        let found: Vec<String> = found.reads.iter().map(|read| format!("{}:{}", read.line, read.path.join("."))).collect();
+        let found: Vec<String> =
+            found.reads.iter().map(|read| format!("{}:{}", read.line, read.path.join("."))).collect();
         assert_eq!(found, expected, "{source}");
     }
 
     #[test]
     fn globals_are_found_in_functions_that_never_run() {
-        check("return broker.backend { f = function(call)\n  return deny(call.url)\nend }", &["1:broker.backend", "2:deny"]);
-        check("local function f()\n\n\n  return function() return a.b.c.d + x.y end\nend\nreturn f", &["4:a.b.c", "4:x.y"]);
+        check(
+            "return broker.backend { f = function(call)\n  return deny(call.url)\nend }",
+            &["1:broker.backend", "2:deny"],
+        );
+        check(
+            "local function f()\n\n\n  return function() return a.b.c.d + x.y end\nend\nreturn f",
+            &["4:a.b.c", "4:x.y"],
+        );
         check("if string.find(a, 'x') then\n b()\nelse\n c()\nend", &["1:string.find", "1:a", "2:b", "4:c"]);
     }
 

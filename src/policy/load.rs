@@ -192,7 +192,9 @@ impl Loading {
         let reads = self.files.iter().flat_map(|file| file.globals.reads.iter().map(move |read| (file, read)));
         let unknown = reads.filter(|(_, read)| read.path.first().is_some_and(|name| !is_defined(name)));
         let faults: Vec<Diagnostic> = unknown
-            .filter_map(|(file, read)| Some(Diagnostic::new(&file.source.path, Some(read.line), why_unknown(lua, &read.path)?)))
+            .filter_map(|(file, read)| {
+                Some(Diagnostic::new(&file.source.path, Some(read.line), why_unknown(lua, &read.path)?))
+            })
             .collect();
         faults.into_iter().for_each(|fault| self.faults.push(fault));
     }
