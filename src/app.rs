@@ -52,7 +52,7 @@ const SHUTDOWN_SLACK: Duration = Duration::from_secs(5);
 pub fn serve(config: &Path) -> anyhow::Result<Exit> {
     let snapshot = snapshot::build(config)?;
     telemetry::init(&snapshot.config.server.log);
-    for finding in &snapshot.unreviewed {
+    for finding in &snapshot.reviewed.findings {
         tracing::warn!(%finding, "not reviewed");
     }
     let runtime = runtime(snapshot.config.server.worker_threads)?;

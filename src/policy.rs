@@ -29,6 +29,7 @@ mod results;
 mod sandbox;
 mod schema;
 mod source;
+pub mod testing;
 mod url_rule;
 
 pub use arguments::{ArgumentRules, Denied};

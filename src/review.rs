@@ -116,6 +116,13 @@ impl ReviewLock {
         }
     }
 
+    /// The file whole or not at all.
+    pub fn write(&self, path: &Path) -> std::io::Result<()> {
+        let part = path.with_extension("lock.part");
+        std::fs::write(&part, self.to_text())?;
+        std::fs::rename(&part, path)
+    }
+
     /// The whole file. The same acceptances are the same text.
     pub fn to_text(&self) -> String {
         let mut text = serde_json::to_string_pretty(self).expect("the keys are names");
@@ -146,6 +153,13 @@ impl ReviewLock {
             findings.push(changed(backend, present.catalog_path, accepted.catalog.digest, present.catalog_digest));
         }
         (review, findings)
+    }
+}
+
+impl Accepted {
+    /// Whether both are of the same files.
+    pub fn is_of_same(&self, other: &Self) -> bool {
+        self.policy == other.policy && self.catalog == other.catalog
     }
 }
 

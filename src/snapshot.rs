@@ -4,6 +4,8 @@
 
 mod backend;
 mod build;
+mod explain;
+mod review;
 mod surface;
 
 use std::collections::BTreeMap;
@@ -11,10 +13,11 @@ use std::sync::Arc;
 
 pub use backend::{Backend, Tool};
 pub use build::{build, build_backend, build_unreviewed};
+pub use explain::{CallExplained, Explanation, ResultExplained};
+pub use review::{Acceptance, Reviewed, Signature, accept};
 pub use surface::Surface;
 
 use crate::config::Config;
-use crate::core::diagnostic::Diagnostic;
 
 /// What all requests of one moment see.
 #[derive(Debug)]
@@ -24,8 +27,8 @@ pub struct Snapshot {
     pub config: Config,
     /// The enabled ones: a disabled backend needs no files.
     pub backends: BTreeMap<String, Arc<Backend>>,
-    /// A finding for each policy and catalog of them that is not as it was accepted.
-    pub unreviewed: Vec<Diagnostic>,
+    /// What of them is as it was accepted.
+    pub reviewed: Reviewed,
 }
 
 impl Snapshot {

@@ -29,6 +29,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "link",
             "ownership",
             "policy",
+            "review",
             "supervisor",
             "snapshot",
             "telemetry",

@@ -14,6 +14,7 @@ use crate::core::lifecycle::PublicState;
 use crate::events::timestamp;
 use crate::ownership::Owner;
 use crate::ownership::process_table::{Process, ProcessTable};
+use crate::review::Review;
 use crate::snapshot::Backend;
 use crate::supervisor::{Cleanup, Limits, Slot, SlotView, Tally};
 
@@ -101,7 +102,13 @@ impl Broker {
                 let tally = self.supervisor.tally(&backend.name);
                 let asked = backend.plan.config.ownership.limits;
                 let limits = Limits { asked, refusal: self.supervisor.why_unlimited(asked).map(Arc::from) };
-                backend_status(backend, tally, &limits, seen.get(&*backend.name).unwrap_or(&none))
+                backend_status(
+                    backend,
+                    snapshot.reviewed.of(&backend.name),
+                    tally,
+                    &limits,
+                    seen.get(&*backend.name).unwrap_or(&none),
+                )
             })
             .chain(disabled)
             .collect();
@@ -120,7 +127,7 @@ impl Broker {
                 "revision": snapshot.revision,
                 "ready": reasons.is_empty(),
                 "not_ready_because": reasons,
-                "reviewed": snapshot.unreviewed.is_empty(),
+                "reviewed": snapshot.reviewed.is_whole(),
                 "last_reload": {"at": timestamp(self.started_at), "ok": true, "errors": []},
                 "owner_kinds": owner_kinds,
                 "cgroup_unavailable_because": cgroups_missing,
@@ -162,7 +169,7 @@ impl Seen {
     }
 }
 
-fn backend_status(backend: &Backend, tally: Tally, limits: &Limits, instances: &[Seen]) -> Value {
+fn backend_status(backend: &Backend, review: Review, tally: Tally, limits: &Limits, instances: &[Seen]) -> Value {
     let (policy, catalog) = (&backend.policy, &backend.catalog);
     let has_drift = instances.iter().any(|seen| !seen.view.drifted.is_empty());
     json!({
@@ -174,13 +181,13 @@ fn backend_status(backend: &Backend, tally: Tally, limits: &Limits, instances: &
         "policy": {
             "path": policy.path.display().to_string(),
             "digest": policy.digest,
-            "reviewed": backend.review.policy,
+            "reviewed": review.policy,
         },
         "catalog": {
             "package": catalog.package,
             "version": catalog.version,
             "digest": catalog.digest,
-            "reviewed": backend.review.catalog,
+            "reviewed": review.catalog,
             "tools": backend.tool_count(),
             "excluded": backend.excluded_count(),
             "drift": if has_drift { "changed" } else { "none" },

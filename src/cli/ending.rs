@@ -19,7 +19,7 @@ pub(super) struct OperatorArgs {
     pub token_file: Option<PathBuf>,
     /// Print what the broker answers as JSON.
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
 #[derive(Clone, Debug, Args)]

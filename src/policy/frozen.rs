@@ -19,6 +19,8 @@ pub struct Policy {
     pub digest: Digest,
     /// The file itself, then its imports in the order in which they were first imported.
     pub files: Vec<(PathBuf, Digest)>,
+    /// Steps that the file took.
+    pub load_steps: u32,
     pub scope: Scope,
     /// How long an instance may stay without a call. Zero stops it right after the last one.
     pub idle_timeout: Duration,
@@ -116,6 +118,22 @@ impl Policy {
     pub fn shows(&self, tool: &str) -> bool {
         let allowed = self.tools.allow.as_ref().is_none_or(|allow| any_matches(allow, tool));
         allowed && !any_matches(&self.tools.exclude, tool)
+    }
+
+    /// The names by which verdicts tell what decided, of everything in the file that can.
+    pub fn rule_names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Why [`Self::shows`] says no, with file and line where there is one; nothing when it says yes.
+    pub fn why_hidden(&self, tool: &str) -> Option<String> {
+        match self.tools.exclude.iter().find(|mention| mention.pattern.matches(tool)) {
+            Some(Mention { pattern, file, line, .. }) => {
+                Some(format!("'{}' in tools.exclude at {}:{line}", pattern.as_str(), file.display()))
+            }
+            None if !self.shows(tool) => Some(format!("no name in tools.allow of {} fits it", self.path.display())),
+            None => None,
+        }
     }
 
     /// All settings whose pattern matches the tool, the more specific over the more general, argument by argument.

@@ -260,6 +260,7 @@ fn freeze(path: &Path, loading: &Loading, backend: super::backend::Backend) -> P
         path: path.to_owned(),
         digest: Digest::of(lines.as_bytes()),
         files: loading.files.iter().map(|file| (file.source.path.clone(), file.digest)).collect(),
+        load_steps: 0,
         scope: backend.scope,
         idle_timeout: backend.idle_timeout,
         queue: backend.queue,

@@ -8,7 +8,6 @@ use super::surface::Surface;
 use crate::catalog::Catalog;
 use crate::core::digest::Digest;
 use crate::policy::{Policy, Scope, ToolPlan};
-use crate::review::{Present, Review};
 use crate::supervisor::Plan;
 
 /// One mounted backend.
@@ -19,8 +18,6 @@ pub struct Backend {
     pub catalog: Arc<Catalog>,
     pub policy: Policy,
     pub fingerprint: Digest,
-    /// Whether policy and catalog are as they were accepted.
-    pub review: Review,
     pub surface: Surface,
     pub(super) tools: HashMap<String, Tool>,
 }
@@ -63,18 +60,6 @@ impl Backend {
     /// Tools of the catalog that clients do not see, by the catalog or by the policy.
     pub fn excluded_count(&self) -> usize {
         self.catalog.tools().len() - self.tools.len()
-    }
-
-    /// The files that a review is about.
-    pub fn present(&self) -> Present<'_> {
-        Present {
-            policy_digest: self.policy.digest,
-            policy_files: &self.policy.files,
-            catalog_path: &self.catalog.path,
-            catalog_package: &self.catalog.package,
-            catalog_version: &self.catalog.version,
-            catalog_digest: self.catalog.digest,
-        }
     }
 
     /// The longest that any call may take, from its arrival to its answer.

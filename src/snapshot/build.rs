@@ -9,15 +9,16 @@ use serde_json::value::RawValue;
 
 use super::Snapshot;
 use super::backend::{Backend, Tool};
+use super::review::Reviewed;
 use super::surface::Surface;
 use crate::catalog::{self, Catalog};
-use crate::config::{self, BackendConfig, Config, Deadlines, Package, ReviewMode};
+use crate::config::{self, BackendConfig, Config, Deadlines, Package};
 use crate::core::diagnostic::{Diagnostic, Diagnostics, suggestion};
 use crate::core::lifecycle::{Limits, OverdueRule};
 use crate::link::LinkLimits;
 use crate::policy::{self, OnCancel, Policy};
 use crate::protocol::raw::{entries, members};
-use crate::review::{Review, ReviewLock};
+use crate::review::ReviewLock;
 use crate::supervisor::Plan;
 
 /// Sweeps that may answer "busy" before an operator is told; with the sweep's own rounds inside each.
@@ -38,26 +39,13 @@ const STABLE_AFTER: Duration = Duration::from_secs(30);
 /// Builds the first revision. A faulty configuration hides no faults of the files that it names. Where the configuration
 /// asks for it, what nobody accepted is a fault too.
 pub fn build(path: &Path) -> Result<Snapshot, Diagnostics> {
-    let (mut snapshot, lock) = match (build_unreviewed(path), ReviewLock::read(&ReviewLock::path_for(path))) {
-        (Ok(snapshot), Ok(lock)) => (snapshot, lock),
-        (snapshot, lock) => {
-            let mut faults = Diagnostics::default();
-            snapshot.err().into_iter().chain(lock.err()).for_each(|found| faults.extend(found));
-            return Err(faults);
-        }
-    };
-    for (name, backend) in &mut snapshot.backends {
-        let (review, findings) = lock.look(name, &backend.present());
-        snapshot.unreviewed.extend(findings);
-        if let Some(backend) = Arc::get_mut(backend) {
-            backend.review = review;
+    match build_unreviewed(path) {
+        Ok(snapshot) => snapshot.reviewed(),
+        Err(mut faults) => {
+            ReviewLock::read(&ReviewLock::path_for(path)).err().into_iter().for_each(|found| faults.extend(found));
+            Err(faults)
         }
     }
-    let mut faults = Diagnostics::default();
-    if snapshot.config.review == ReviewMode::Enforce {
-        snapshot.unreviewed.iter().cloned().for_each(|finding| faults.push(finding));
-    }
-    faults.into_result(snapshot)
 }
 
 /// As [`build`], whatever was accepted: for those who want to accept.
@@ -75,7 +63,7 @@ pub fn build_unreviewed(path: &Path) -> Result<Snapshot, Diagnostics> {
             Err(found) => faults.extend(found),
         }
     }
-    faults.into_result(Snapshot { revision: 1, config, backends, unreviewed: Vec::new() })
+    faults.into_result(Snapshot { revision: 1, config, backends, reviewed: Reviewed::default() })
 }
 
 /// One backend from its files, whatever is wrong with others.
@@ -124,7 +112,6 @@ pub fn build_backend(config: &Config, name: &str, backend: &BackendConfig) -> Re
         catalog,
         policy,
         fingerprint,
-        review: Review::default(),
         surface,
         tools,
     })

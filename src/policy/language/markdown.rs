@@ -31,7 +31,7 @@ pub fn reference() -> String {
         out.push_str("\n## What hooks are given\n");
         VIEWS.iter().for_each(|of| view(&mut out, of));
     }
-    out.push_str("\n## Tests\n\nFiles `policies/tests/test_*.lua` see all this too, and `pcall`.\n");
+    out.push_str("\n## Tests\n\nFiles `policies/tests/test_*.lua` see `broker.load_policy`, `broker.null`, `expect`, `pcall` and the pure functions of Lua.\n");
     GLOBALS_OF_TESTS.iter().for_each(|of| view(&mut out, of));
     out
 }

@@ -341,7 +341,7 @@ pub const GLOBALS_OF_TESTS: &[View] = &[
             },
             Member {
                 name: "result",
-                ty: "(self: TestedPolicy, result: { tool: string, json: any?, fixture: string?, is_error: boolean? }) -> TestedResult",
+                ty: "(self: TestedPolicy, result: { tool: string, arguments: { [string]: any }?, json: any?, fixture: string?, is_error: boolean? }) -> TestedResult",
                 about: "Judges a result of the server: `json` is its text or a table, `fixture` a file with it, relative \
                         to the test file. With `is_error` it is the `error` of a JSON-RPC response.",
             },

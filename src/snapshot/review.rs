@@ -1,0 +1,105 @@
+//! What of a revision is as it was accepted, and the step of accepting it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::{Backend, Snapshot};
+use crate::config::ReviewMode;
+use crate::core::diagnostic::{Diagnostic, Diagnostics};
+use crate::review::{Accepted, Present, Review, ReviewLock};
+
+/// Every enabled backend held against `reviewed.lock`.
+#[derive(Clone, Debug, Default)]
+pub struct Reviewed {
+    backends: BTreeMap<String, Review>,
+    /// One for each policy and catalog that is not as it was accepted.
+    pub findings: Vec<Diagnostic>,
+}
+
+/// What accepting a backend changed.
+#[derive(Clone, Debug)]
+pub struct Acceptance {
+    pub backend: String,
+    /// What was accepted of it until now.
+    pub before: Option<Accepted>,
+    pub now: Accepted,
+}
+
+/// Who accepts, when, and what they say about it.
+#[derive(Clone, Debug)]
+pub struct Signature {
+    /// RFC 3339.
+    pub at: String,
+    pub by: String,
+    pub note: Option<String>,
+}
+
+impl Reviewed {
+    pub fn of(&self, backend: &str) -> Review {
+        self.backends.get(backend).copied().unwrap_or_default()
+    }
+
+    pub fn is_whole(&self) -> bool {
+        self.findings.is_empty()
+    }
+}
+
+impl Snapshot {
+    /// Holds a revision against the lock beside its configuration. Where the configuration asks for it, what nobody
+    /// accepted is a fault.
+    pub fn reviewed(mut self) -> Result<Self, Diagnostics> {
+        let lock = ReviewLock::read(&ReviewLock::path_for(&self.config.path))?;
+        self.reviewed = Reviewed::default();
+        for (name, backend) in &self.backends {
+            let (review, findings) = lock.look(name, &backend.present());
+            self.reviewed.backends.insert(name.clone(), review);
+            self.reviewed.findings.extend(findings);
+        }
+        let mut faults = Diagnostics::default();
+        if self.config.review == ReviewMode::Enforce {
+            self.reviewed.findings.iter().cloned().for_each(|finding| faults.push(finding));
+        }
+        faults.into_result(self)
+    }
+}
+
+impl Backend {
+    /// The files that a review is about.
+    pub fn present(&self) -> Present<'_> {
+        Present {
+            policy_digest: self.policy.digest,
+            policy_files: &self.policy.files,
+            catalog_path: &self.catalog.path,
+            catalog_package: &self.catalog.package,
+            catalog_version: &self.catalog.version,
+            catalog_digest: self.catalog.digest,
+        }
+    }
+}
+
+/// Records the policies and catalogs of these backends as accepted, in the lock beside `config`. What was accepted
+/// already keeps its entry. Other entries stay, but for backends that are not `known` any more.
+pub fn accept<'a>(
+    config: &Path,
+    backends: impl IntoIterator<Item = &'a Backend>,
+    known: impl Fn(&str) -> bool,
+    signature: &Signature,
+) -> Result<Vec<Acceptance>, Diagnostics> {
+    let path = ReviewLock::path_for(config);
+    let mut lock = ReviewLock::read(&path)?;
+    lock.backends.retain(|name, _| known(name));
+    let mut accepted = Vec::new();
+    for backend in backends {
+        let present = backend.present();
+        let before = lock.backends.get(&*backend.name).cloned();
+        let Signature { at, by, note } = signature.clone();
+        let mut now = present.accepted(at, by, note.clone());
+        if let Some(before) = before.as_ref().filter(|before| before.is_of_same(&now) && note.is_none()) {
+            now = before.clone();
+        }
+        lock.backends.insert(backend.name.to_string(), now.clone());
+        accepted.push(Acceptance { backend: backend.name.to_string(), before, now });
+    }
+    lock.write(&path).map_err(|error| Diagnostic::new(&path, None, format!("cannot be written: {error}")))?;
+    Ok(accepted)
+}
