@@ -106,15 +106,7 @@ pub fn build_backend(config: &Config, name: &str, backend: &BackendConfig) -> Re
         limits: limits(&policy, backend, config.server.drain),
         link: LinkLimits { frame_len_max: config.server.frame_bytes_max },
     };
-    faults.into_result(Backend {
-        name,
-        plan: Arc::new(plan),
-        catalog,
-        policy,
-        fingerprint,
-        surface,
-        tools,
-    })
+    faults.into_result(Backend { name, plan: Arc::new(plan), catalog, policy, fingerprint, surface, tools })
 }
 
 /// A catalog must be of the very package that the configuration starts.

@@ -78,16 +78,15 @@ impl Backend {
 }
 
 /// Records the policies and catalogs of these backends as accepted, in the lock beside `config`. What was accepted
-/// already keeps its entry. Other entries stay, but for backends that are not `known` any more.
+/// already keeps its entry, unless there is something new to say about it. Entries of others stay: another configuration
+/// in the same directory may have them.
 pub fn accept<'a>(
     config: &Path,
     backends: impl IntoIterator<Item = &'a Backend>,
-    known: impl Fn(&str) -> bool,
     signature: &Signature,
 ) -> Result<Vec<Acceptance>, Diagnostics> {
     let path = ReviewLock::path_for(config);
     let mut lock = ReviewLock::read(&path)?;
-    lock.backends.retain(|name, _| known(name));
     let mut accepted = Vec::new();
     for backend in backends {
         let present = backend.present();

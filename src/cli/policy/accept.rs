@@ -45,7 +45,7 @@ pub(super) fn run(path: &Path, args: &AcceptArgs) -> anyhow::Result<Exit> {
         by: args.by.clone().unwrap_or_else(user),
         note: args.note.clone(),
     };
-    let accepted = accept(path, &backends, |name| config.backends.contains_key(name), &signature)?;
+    let accepted = accept(path, &backends, &signature)?;
     accepted.iter().for_each(|acceptance| print_line(&describe(acceptance)));
     eprint_line(&format!("written: {}", ReviewLock::path_for(path).display()));
     Ok(Exit::Done)
