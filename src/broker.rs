@@ -5,6 +5,7 @@
 
 pub mod admin;
 mod call;
+mod decisions;
 mod evidence;
 mod fault;
 mod metrics;
@@ -17,10 +18,12 @@ use arc_swap::ArcSwap;
 use tokio::sync::broadcast;
 
 pub use call::{Call, CallEvent, Client, Reply};
+pub use decisions::PolicyFailed;
 pub use fault::Fault;
 pub use status::Readiness;
 
 use crate::events::EventLog;
+pub use crate::policy::RequestFacts;
 use crate::protocol::call::CallRequest;
 use crate::protocol::error::RpcError;
 use crate::snapshot::{Backend, Snapshot};
@@ -65,7 +68,7 @@ impl Broker {
     /// Begins a call. A tool that clients do not see is an error of the protocol; any other call that cannot begin is
     /// one that has ended already.
     pub fn call(&self, backend: &Arc<Backend>, client: Client, request: CallRequest) -> Result<Call, RpcError> {
-        Call::begin(&self.supervisor, backend, client, request)
+        Call::begin(&self.supervisor, &self.events, backend, client, request)
     }
 
     /// Cancels what a client has queued or running under its request id, or all of it. The number of calls found.

@@ -11,6 +11,8 @@ use std::time::SystemTime;
 use serde::Serialize;
 use tokio::sync::watch;
 
+use crate::core::digest::Digest;
+
 /// Events remembered: some hundred bytes each, and on a busy day hours of history.
 const HISTORY_LEN_MAX: usize = 1000;
 
@@ -84,6 +86,26 @@ pub enum What {
         #[serde(flatten)]
         instance: Instance,
     },
+    /// A policy denied a call, or failed on it; it was not sent.
+    CallDenied {
+        #[serde(flatten)]
+        decision: Decision,
+    },
+    /// A policy rewrote the arguments of a call.
+    CallRewritten {
+        #[serde(flatten)]
+        decision: Decision,
+    },
+    /// A policy rewrote a result.
+    ResultRewritten {
+        #[serde(flatten)]
+        decision: Decision,
+    },
+    /// A policy withheld a result, or failed on it.
+    ResultWithheld {
+        #[serde(flatten)]
+        decision: Decision,
+    },
 }
 
 impl What {
@@ -101,13 +123,21 @@ impl What {
             Self::OverLimit { .. } => "over_limit",
             Self::SetAside { .. } => "set_aside",
             Self::MadeRoom { .. } => "made_room",
+            Self::CallDenied { .. } => "call_denied",
+            Self::CallRewritten { .. } => "call_rewritten",
+            Self::ResultRewritten { .. } => "result_rewritten",
+            Self::ResultWithheld { .. } => "result_withheld",
         }
     }
 
     /// Whom it happened to; none for what happened to the broker.
-    pub fn instance(&self) -> Option<&Instance> {
+    pub fn backend(&self) -> Option<&Arc<str>> {
         match self {
             Self::BrokerReady | Self::BrokerNotReady { .. } | Self::BrokerStopping => None,
+            Self::CallDenied { decision }
+            | Self::CallRewritten { decision }
+            | Self::ResultRewritten { decision }
+            | Self::ResultWithheld { decision } => Some(&decision.backend),
             Self::StateChanged { instance, .. }
             | Self::StartFailed { instance, .. }
             | Self::RootExited { instance, .. }
@@ -115,9 +145,21 @@ impl What {
             | Self::NotProved { instance, .. }
             | Self::OverLimit { instance, .. }
             | Self::SetAside { instance }
-            | Self::MadeRoom { instance } => Some(instance),
+            | Self::MadeRoom { instance } => Some(&instance.backend),
         }
     }
+}
+
+/// What a policy decided, without a word of the call itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Decision {
+    pub backend: Arc<str>,
+    /// A tool of the catalog.
+    pub tool: Arc<str>,
+    /// `policies/x.lua:30`, or the name of a field where no line is known.
+    pub rule: String,
+    /// Of the policy that decided.
+    pub policy_digest: Digest,
 }
 
 /// Which instance, as operators name it.
@@ -162,7 +204,7 @@ impl EventLog {
     pub fn record(&self, what: What) {
         let mut state = self.lock();
         let number = *self.last.borrow() + 1;
-        let backend = what.instance().map(|instance| instance.backend.clone());
+        let backend = what.backend().cloned();
         *state.counts.entry((backend, what.name())).or_default() += 1;
         let history = &mut state.history;
         if history.len() >= HISTORY_LEN_MAX {

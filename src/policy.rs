@@ -21,6 +21,7 @@ mod decide;
 mod edits;
 mod fields;
 mod frozen;
+mod hooks;
 mod json;
 pub mod language;
 mod load;
@@ -33,8 +34,11 @@ pub mod testing;
 mod url_rule;
 
 pub use arguments::{ArgumentRules, Denied};
-pub use decide::{CallFacts, CallVerdict, ClientName, Judged, PolicyFailure, ResultVerdict};
+pub use decide::{
+    CallFacts, CallVerdict, ClientName, Judged, PolicyFailure, RequestFacts, ResultVerdict, ScopeVerdict,
+};
 pub use frozen::{DriftRule, OnCancel, Policy, QueueRules, Scope, ToolPlan};
+pub use hooks::threads_abandoned;
 pub use load::load;
 pub use results::{PayloadKind, ResultRules, RuleFailure};
 pub use schema::InputSchema;

@@ -8,6 +8,8 @@ mod arguments;
 mod broken;
 #[path = "policy/headers.rs"]
 mod headers;
+#[path = "policy/hooks.rs"]
+mod hooks;
 #[path = "policy/language.rs"]
 mod language;
 #[path = "policy/properties.rs"]

@@ -8,11 +8,13 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::time::Sleep;
 
+use super::decisions::{Decider, Later, facts};
 use super::fault::Fault;
 use crate::core::diagnostic::suggestion;
 use crate::core::generation::Generation;
+use crate::events::{EventLog, What};
 use crate::link::{Caller, InFlight, Link, Loss, NotSent, Outcome};
-use crate::policy::{DriftRule, PayloadKind, ToolPlan};
+use crate::policy::{CallVerdict, DriftRule, Judged, PayloadKind, ResultVerdict, ToolPlan};
 use crate::protocol::call::{Answer, CallRequest};
 use crate::protocol::error::{RpcError, shown};
 use crate::protocol::raw::{Pieces, members, replaced, span};
@@ -59,6 +61,7 @@ pub enum Reply {
 /// whose disconnect must not be read as a cancellation (2025-11-25, `transports`).
 #[derive(Debug)]
 pub struct Call {
+    events: Arc<EventLog>,
     backend: Arc<Backend>,
     client: Client,
     request: CallRequest,
@@ -73,6 +76,11 @@ pub struct Call {
 
 #[derive(Debug)]
 enum Phase {
+    /// A hook of the policy is asked. Nothing of the call has left the broker.
+    Judging {
+        verdict: Later<Judged<CallVerdict>>,
+        supervisor: Arc<Supervisor>,
+    },
     Queued {
         waiter: Waiter,
         sends_left: usize,
@@ -93,14 +101,15 @@ enum Phase {
 #[derive(Debug)]
 enum Ended {
     Now(Reply),
-    /// A large result is being rewritten on another thread.
-    Aside(tokio::task::JoinHandle<Reply>),
+    /// The result is being judged or rewritten on another thread.
+    Aside(Later<Reply>),
     Told,
 }
 
 impl Call {
     pub(super) fn begin(
         supervisor: &Arc<Supervisor>,
+        events: &Arc<EventLog>,
         backend: &Arc<Backend>,
         client: Client,
         request: CallRequest,
@@ -111,27 +120,63 @@ impl Call {
             return Err(RpcError::invalid_params(format!("Unknown tool: {}{hint}", shown(&request.tool))));
         };
         let plan = tool.plan.clone();
-        let allowed = plan.deadline.map_or(backend.call_max(), |deadline| deadline.min(backend.call_max()));
-        let deadline = arrived + allowed;
         let mut call = Self {
+            events: events.clone(),
             backend: backend.clone(),
             client,
             request,
             arguments: None,
             plan,
             arrived,
-            deadline,
+            deadline: arrived,
             timer: None,
             phase: Phase::ended(Reply::Fault(Fault::cancelled())),
         };
-        call.phase = match call.plan.arguments.apply(call.request.arguments()) {
-            Err(denied) => Phase::ended(Reply::Fault(Fault::denied(&backend.name, &denied.reason))),
-            Ok(rewritten) => {
-                call.arguments = rewritten;
-                call.enter(supervisor)
-            }
+        call.set_deadline(call.plan.deadline);
+        call.phase = if call.plan.has_on_call() {
+            let facts = facts(&call.client, &call.request, call.request.arguments());
+            let verdict = Later::new(call.plan.judge_call(facts, tool.schema.clone()));
+            Phase::Judging { verdict, supervisor: supervisor.clone() }
+        } else {
+            let judged = call.plan.judge_by_rules(call.request.arguments());
+            call.carry_out(judged, supervisor)
         };
         Ok(call)
+    }
+
+    /// Counted from the arrival; the configuration is the ceiling.
+    fn set_deadline(&mut self, asked: Option<Duration>) {
+        let ceiling = self.backend.call_max();
+        self.deadline = self.arrived + asked.map_or(ceiling, |asked| asked.min(ceiling));
+    }
+
+    /// What the policy says about sending the call.
+    fn carry_out(&mut self, judged: Judged<CallVerdict>, supervisor: &Arc<Supervisor>) -> Phase {
+        let name = self.backend.name.clone();
+        match judged.verdict {
+            CallVerdict::Send { arguments, deadline } => {
+                if arguments.is_some() {
+                    self.decider().tell(judged.rule, |decision| What::CallRewritten { decision });
+                }
+                self.arguments = arguments;
+                self.set_deadline(deadline);
+                self.enter(supervisor)
+            }
+            CallVerdict::Denied { reason } => {
+                self.decider().tell(judged.rule, |decision| What::CallDenied { decision });
+                Phase::ended(Reply::Fault(Fault::denied(&name, &reason)))
+            }
+            CallVerdict::Failed(failure) => {
+                tracing::warn!(backend = %name, tool = %self.request.tool, %failure, "a call was not sent: its policy failed");
+                self.decider().tell(judged.rule, |decision| What::CallDenied { decision });
+                Phase::ended(Reply::Fault(Fault::policy_failed_on_call(&name)))
+            }
+        }
+    }
+
+    fn decider(&self) -> Decider {
+        let tool = self.request.tool.as_str().into();
+        Decider { events: self.events.clone(), backend: self.backend.clone(), tool }
     }
 
     /// The client's id, raw.
@@ -151,6 +196,24 @@ impl Call {
     pub async fn next(&mut self) -> CallEvent {
         loop {
             match &mut self.phase {
+                Phase::Judging { verdict, supervisor } => {
+                    let supervisor = supervisor.clone();
+                    tokio::select! {
+                        // A verdict beats the clock. Both are kept in `self`.
+                        biased;
+                        judged = verdict => {
+                            // The deadline may be another now.
+                            self.timer = None;
+                            self.phase = self.carry_out(judged, &supervisor);
+                        }
+                        () = quiet(&mut self.timer, Some(self.deadline)) => {
+                            if Instant::now() < self.deadline {
+                                return CallEvent::Quiet;
+                            }
+                            self.phase = Phase::ended(Reply::Fault(Fault::policy_failed_on_call(&self.backend.name)));
+                        }
+                    }
+                }
                 Phase::Queued { waiter, sends_left } => {
                     let sends_left = *sends_left;
                     tokio::select! {
@@ -199,9 +262,8 @@ impl Call {
                             None => continue,
                         }
                     }
-                    if let Ended::Aside(task) = ended {
-                        let withheld = |_| Reply::Fault(Fault::policy_failed(&self.backend.name));
-                        *ended = Ended::Now(task.await.unwrap_or_else(withheld));
+                    if let Ended::Aside(reply) = ended {
+                        *ended = Ended::Now(reply.await);
                     }
                     let reply = match std::mem::replace(ended, Ended::Told) {
                         Ended::Now(reply) => reply,
@@ -280,22 +342,58 @@ impl Call {
 
     fn answer(&self, answer: Answer) -> Ended {
         let (id, era) = (self.request.id(), self.client.era);
+        // A hook is about results; errors are the rules' alone.
+        if self.plan.has_on_result() && !answer.is_error {
+            return Ended::Aside(self.judged_result(answer));
+        }
         if self.plan.results.is_empty() {
             return Ended::Now(Reply::Message(answer.reply(&id, None, era)));
         }
-        let (plan, backend) = (self.plan.clone(), self.backend.name.clone());
+        let (plan, decider) = (self.plan.clone(), self.decider());
         let len = answer.payload().len();
         let rewrite = move || {
             let kind = if answer.is_error { PayloadKind::Error } else { PayloadKind::Result };
             match plan.results.apply(answer.payload(), kind) {
-                Ok(payload) => Reply::Message(answer.reply(&id, payload, era)),
-                Err(failure) => {
-                    tracing::warn!(%backend, %failure, "a result was withheld");
-                    Reply::Fault(Fault::policy_failed(&backend))
+                Ok(payload) => {
+                    if payload.is_some() {
+                        decider.tell(Some("results".to_owned()), |decision| What::ResultRewritten { decision });
+                    }
+                    Reply::Message(answer.reply(&id, payload, era))
                 }
+                Err(failure) => withheld(&decider, Some("results".to_owned()), &failure),
             }
         };
-        if len < REWRITE_ASIDE_LEN { Ended::Now(rewrite()) } else { Ended::Aside(tokio::task::spawn_blocking(rewrite)) }
+        if len < REWRITE_ASIDE_LEN {
+            return Ended::Now(rewrite());
+        }
+        let backend = self.backend.name.clone();
+        let task = tokio::task::spawn_blocking(rewrite);
+        // A task that panics has rewritten nothing.
+        let failed = move |_| Reply::Fault(Fault::policy_failed(&backend));
+        Ended::Aside(Later::new(async move { task.await.unwrap_or_else(failed) }))
+    }
+
+    /// The reply as `on_result` and then the rules leave it.
+    fn judged_result(&self, answer: Answer) -> Later<Reply> {
+        let (id, era, decider) = (self.request.id(), self.client.era, self.decider());
+        let facts = facts(&self.client, &self.request, self.arguments.as_deref().or(self.request.arguments()));
+        let judging = self.plan.judge_result(facts, answer.payload_bytes());
+        Later::new(async move {
+            let judged = judging.await;
+            match judged.verdict {
+                ResultVerdict::Pass { payload } => {
+                    if payload.is_some() {
+                        decider.tell(judged.rule, |decision| What::ResultRewritten { decision });
+                    }
+                    Reply::Message(answer.reply(&id, payload, era))
+                }
+                ResultVerdict::Withheld { reason } => {
+                    decider.tell(judged.rule, |decision| What::ResultWithheld { decision });
+                    Reply::Fault(Fault::withheld(&decider.backend.name, &reason))
+                }
+                ResultVerdict::Failed(failure) => withheld(&decider, judged.rule, &failure),
+            }
+        })
     }
 
     /// A notification of the call as the policy's result rules leave it; `None` if they could not do their work, since
@@ -328,6 +426,14 @@ impl Call {
     fn allowed(&self) -> Duration {
         self.deadline.saturating_duration_since(self.arrived)
     }
+}
+
+/// The policy failed on a result; the result stays here.
+fn withheld(decider: &Decider, rule: Option<String>, failure: &dyn std::fmt::Display) -> Reply {
+    let backend = &decider.backend.name;
+    tracing::warn!(%backend, tool = %decider.tool, %failure, "a result was withheld");
+    decider.tell(rule, |decision| What::ResultWithheld { decision });
+    Reply::Fault(Fault::policy_failed(backend))
 }
 
 impl Drop for Call {

@@ -141,6 +141,16 @@ impl Fault {
         Self::new("denied", format!("Denied by the policy of '{backend}': {reason}"))
     }
 
+    /// A hook or a rule came to no verdict about a call.
+    pub fn policy_failed_on_call(backend: &str) -> Self {
+        Self::new("policy_failed", format!("The policy of '{backend}' failed on this call; it was not sent."))
+    }
+
+    /// The policy does not let the result out, and says why.
+    pub fn withheld(backend: &str, reason: &str) -> Self {
+        Self::new("denied", format!("The tool ran, but its result was withheld by the policy of '{backend}': {reason}"))
+    }
+
     pub fn policy_failed(backend: &str) -> Self {
         Self::new(
             "policy_failed",

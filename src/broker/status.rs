@@ -83,6 +83,7 @@ impl Broker {
             "live_instances_max": occupancy.limits.live_max,
             "concurrent_starts_max": occupancy.limits.starts_max,
             "waiting_for_a_place": occupancy.waiting,
+            "policy_threads_abandoned": crate::policy::threads_abandoned(),
         });
         if let (Some(totals), Value::Object(front)) = (totals.as_object_mut(), front) {
             totals.extend(front);

@@ -55,10 +55,15 @@ fn describe(data: &str) -> anyhow::Result<String> {
         "over_limit" => format!("went over its limit of {}", text("limit")),
         "set_aside" => "set aside by an operator, NOT PROVED GONE".to_owned(),
         "made_room" => "idle, stopped to make room for another".to_owned(),
+        "call_denied" => format!("call of {} denied by {}", text("tool"), text("rule")),
+        "call_rewritten" => format!("call of {} rewritten by {}", text("tool"), text("rule")),
+        "result_rewritten" => format!("result of {} rewritten by {}", text("tool"), text("rule")),
+        "result_withheld" => format!("result of {} WITHHELD by {}", text("tool"), text("rule")),
         "missed" => return Ok(format!("({} earlier events are forgotten)", event["count"])),
         other => other.to_owned(),
     };
     let subject = match event["backend"].as_str() {
+        Some(backend) if event["instance"].is_null() => backend.to_owned(),
         Some(backend) => format!("{backend}/{} generation {}", text("instance"), event["generation"]),
         None => "broker".to_owned(),
     };

@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use serde_json::Value;
 
 use super::body::ready;
 use super::legacy::first_page;
@@ -14,12 +15,13 @@ use super::post::{Accepts, answer_call, one};
 use super::respond::{self, Refusal};
 use super::serve::{Front, Mounted};
 use super::stream::News;
-use crate::broker::Client;
+use crate::broker::{Client, PolicyFailed, RequestFacts};
 use crate::protocol::call::CallRequest;
 use crate::protocol::envelope::Message;
 use crate::protocol::error::{HEADER_MISMATCH, RpcError, shown};
-use crate::protocol::raw::{members, string};
+use crate::protocol::raw::{entries, members, string};
 use crate::protocol::version::{Era, MODERN, meta};
+use crate::supervisor::ScopeKey;
 
 pub(super) async fn answer(
     front: &Arc<Front>,
@@ -37,8 +39,9 @@ pub(super) async fn answer(
         Message::Notification { .. } | Message::Response { .. } => return Ok(respond::accepted()),
     };
     // Before anything else, so that a client of both eras falls back whatever it asks.
-    let Some(scope) = mounted.scope_without_session() else {
-        return Err(Refusal::NeedsSession(id.to_owned()));
+    let scope = match mounted.scope_without_session() {
+        Some(scope) => scope,
+        None => scope_by_policy(front, mounted, headers, id, &method, params).await?,
     };
     let bad = |error| Refusal::BadRequest(error, Some(id.to_owned()));
     check_metadata(headers, params).map_err(bad)?;
@@ -64,6 +67,53 @@ pub(super) async fn answer(
         "subscriptions/listen" => listen(front, mounted, accepts, id, params)?,
         other => return Err(Refusal::NoSuchMethod(other.to_owned(), id.to_owned())),
     })
+}
+
+/// The scope key that the policy makes of a request that names none.
+async fn scope_by_policy(
+    front: &Front,
+    mounted: &Mounted,
+    headers: &HeaderMap,
+    id: &str,
+    method: &str,
+    params: Option<&str>,
+) -> Result<ScopeKey, Refusal> {
+    let facts = || RequestFacts {
+        method: method.to_owned(),
+        tool: params.filter(|_| method == "tools/call").and_then(|params| {
+            let [name] = members(params, ["name"]).ok()?;
+            name.and_then(string).map(|name| name.into_owned())
+        }),
+        meta: params.and_then(own_meta),
+        headers: headers_for_policies(headers),
+    };
+    match front.broker.scope_by_policy(&mounted.backend, facts).await {
+        Ok(Some(scope)) => Ok(scope),
+        Ok(None) => Err(Refusal::NeedsSession(id.to_owned())),
+        Err(PolicyFailed) => Err(Refusal::PolicyFailed(mounted.backend.name.to_string(), id.to_owned())),
+    }
+}
+
+/// `_meta` without what the protocol puts there: the client's name must not become a key.
+fn own_meta(params: &str) -> Option<String> {
+    let [meta_object] = members(params, ["_meta"]).ok()?;
+    let own = entries(meta_object?).ok()?.into_iter().filter(|(key, _)| !key.starts_with(meta::PREFIX));
+    let own: Vec<String> = own.map(|(key, value)| format!("{}:{value}", Value::from(key.into_owned()))).collect();
+    Some(format!("{{{}}}", own.join(",")))
+}
+
+/// Those that are about the work; no credential, no connection, no program is in them.
+fn headers_for_policies(headers: &HeaderMap) -> Vec<(String, String)> {
+    let is_shown = |name: &str| {
+        (name.starts_with("lazy-mcp-") || name.starts_with("mcp-")) && name != respond::SESSION_ID.as_str()
+    };
+    let names = headers.keys().map(|name| name.as_str()).filter(|name| is_shown(name));
+    let text = |name: &str| {
+        // A header that occurs twice is one list (RFC 9110, section 5.3).
+        let values = headers.get_all(name).iter().map(|value| value.to_str().map(str::to_owned));
+        values.collect::<Result<Vec<_>, _>>().ok().map(|values| values.join(", "))
+    };
+    names.filter_map(|name| Some((name.to_owned(), text(name)?))).collect()
 }
 
 /// The metadata that each request must carry, and the header that must agree with it (2026-07-28, `basic` and

@@ -10,7 +10,7 @@ use super::admin::Unauthorized;
 use super::body;
 use super::guard::Foreign;
 use crate::broker::Reply;
-use crate::protocol::error::{INVALID_REQUEST, METHOD_NOT_FOUND, RpcError, SESSION_NOT_FOUND, shown};
+use crate::protocol::error::{INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError, SESSION_NOT_FOUND, shown};
 use crate::protocol::raw::Pieces;
 use crate::protocol::version::{Era, supported};
 
@@ -41,6 +41,8 @@ pub(super) enum Refusal {
     NoSuchMethod(String, String),
     /// What a client that speaks both eras takes as "use `initialize`" (recorded with the clients of 2026).
     NeedsSession(String),
+    /// The backend whose policy came to no scope key, and the request's id.
+    PolicyFailed(String, String),
     TooManyStreams,
     TooManyRequests,
 }
@@ -88,6 +90,10 @@ pub(super) fn refusal(refusal: Refusal) -> Response<Body> {
                 "Method not found: this server needs a session; send `initialize`, or name a scope key in the URL or the Lazy-Mcp-Scope header",
             );
             (S::BAD_REQUEST, error, Some(id))
+        }
+        Refusal::PolicyFailed(backend, id) => {
+            let why = format!("the policy of '{backend}' failed on this request, so it was refused");
+            (S::INTERNAL_SERVER_ERROR, RpcError::new(INTERNAL_ERROR, why), Some(id))
         }
         Refusal::TooManyRequests => {
             (S::SERVICE_UNAVAILABLE, invalid("the broker has too many requests under way; try again".into()), None)

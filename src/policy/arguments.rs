@@ -20,6 +20,16 @@ pub struct ArgumentRules(Arc<BTreeMap<String, ArgumentRule>>);
 #[error("{reason}")]
 pub struct Denied {
     pub reason: String,
+    /// Where the rule stands, if it was one: `policies/x.lua:30`.
+    pub rule: Option<Arc<str>>,
+}
+
+/// Arguments that rules changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rewritten {
+    pub arguments: String,
+    /// The first of the rules that did.
+    pub rule: Option<Arc<str>>,
 }
 
 #[derive(Clone, Debug)]
@@ -28,6 +38,8 @@ pub(super) struct ArgumentRule {
     /// JSON text that stands in for an absent argument.
     pub default: Option<String>,
     pub check: Check,
+    /// The file and line where the policy puts it on an argument.
+    pub at: Option<Arc<str>>,
 }
 
 #[derive(Clone, Debug)]
@@ -76,16 +88,22 @@ impl ArgumentRules {
     /// `Some` is the new raw JSON, only if a default or a bound changed something; all else in it is as the client
     /// wrote it. Where a key occurs more than once, every occurrence is judged, because servers differ in which counts.
     pub fn apply(&self, arguments: Option<&str>) -> Result<Option<String>, Denied> {
+        self.judge(arguments).map(|rewritten| rewritten.map(|rewritten| rewritten.arguments))
+    }
+
+    pub(super) fn judge(&self, arguments: Option<&str>) -> Result<Option<Rewritten>, Denied> {
         if self.is_empty() {
             return Ok(None);
         }
         let Some(text) = arguments.map(str::trim).filter(|text| *text != "null") else {
             return self.apply_to_nothing();
         };
-        let not_an_object = |_: Malformed| Denied { reason: "arguments are not a JSON object".to_owned() };
+        let no_rule = |reason: &str| Denied { reason: reason.to_owned(), rule: None };
+        let not_an_object = |_: Malformed| no_rule("arguments are not a JSON object");
         let mut edits = Edits::default();
         let mut cursor = Cursor::new(text, 0);
         let mut seen = Vec::new();
+        let mut first = None;
         let mut more = cursor.open(b'{', b'}').map_err(not_an_object)?;
         let is_empty = !more;
         // Behind the brace, until there is a member to stand behind.
@@ -97,42 +115,56 @@ impl ArgumentRules {
             let value = cursor.value().map_err(not_an_object)?;
             last_end = value.end;
             if let Some((name, rule)) = self.0.get_key_value(&*key) {
-                rule.judge(name, text, value, &mut edits)?;
+                let was_first = edits.is_empty();
+                rule.judge(name, text, value, &mut edits).map_err(|denied| rule.named(denied))?;
+                if was_first && !edits.is_empty() {
+                    first.clone_from(&rule.at);
+                }
                 seen.push(name);
             }
             more = cursor.next(b'}').map_err(not_an_object)?;
         }
         if !cursor.is_at_end() {
-            return Err(Denied { reason: "arguments are not a JSON object".to_owned() });
+            return Err(no_rule("arguments are not a JSON object"));
         }
-        let added = self.members_for_absent(&seen)?;
+        let (added, rule) = self.members_for_absent(&seen)?;
         if !added.is_empty() {
+            first = first.or(rule);
             let comma = if is_empty { "" } else { "," };
             edits.replace(last_end..last_end, format!("{comma}{added}"));
         }
-        edits.apply(text).map_err(|_| Denied { reason: "arguments could not be rewritten".to_owned() })
+        let rewritten = edits.apply(text).map_err(|_| no_rule("arguments could not be rewritten"))?;
+        Ok(rewritten.map(|arguments| Rewritten { arguments, rule: first }))
     }
 
-    fn apply_to_nothing(&self) -> Result<Option<String>, Denied> {
-        let added = self.members_for_absent(&[])?;
-        Ok((!added.is_empty()).then(|| format!("{{{added}}}")))
+    fn apply_to_nothing(&self) -> Result<Option<Rewritten>, Denied> {
+        let (added, rule) = self.members_for_absent(&[])?;
+        Ok((!added.is_empty()).then(|| Rewritten { arguments: format!("{{{added}}}"), rule }))
     }
 
-    /// The members to add, joined by commas.
-    fn members_for_absent(&self, seen: &[&String]) -> Result<String, Denied> {
+    /// The members to add, joined by commas, and the first rule that adds one.
+    fn members_for_absent(&self, seen: &[&String]) -> Result<(String, Option<Arc<str>>), Denied> {
         let mut members = Vec::new();
+        let mut first = None;
         for (name, rule) in self.0.iter().filter(|(name, _)| !seen.contains(name)) {
             match &rule.default {
-                Some(default) => members.push(format!("{}:{default}", json::quote(name))),
-                None if rule.required => return Err(denied(name, "is required")),
+                Some(default) => {
+                    first = first.or_else(|| rule.at.clone());
+                    members.push(format!("{}:{default}", json::quote(name)));
+                }
+                None if rule.required => return Err(rule.named(denied(name, "is required"))),
                 None => {}
             }
         }
-        Ok(members.join(","))
+        Ok((members.join(","), first))
     }
 }
 
 impl ArgumentRule {
+    fn named(&self, denied: Denied) -> Denied {
+        Denied { rule: self.at.clone(), ..denied }
+    }
+
     fn judge(&self, name: &str, text: &str, value: Range<usize>, edits: &mut Edits) -> Result<(), Denied> {
         let raw = &text[value.clone()];
         match &self.check {
@@ -163,7 +195,7 @@ impl ArgumentRule {
 }
 
 fn denied(name: &str, what: &str) -> Denied {
-    Denied { reason: format!("argument `{name}` {what}") }
+    Denied { reason: format!("argument `{name}` {what}"), rule: None }
 }
 
 fn string<'a>(name: &str, raw: &'a str) -> Result<Cow<'a, str>, Denied> {

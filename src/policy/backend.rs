@@ -7,13 +7,10 @@ use super::arguments::ArgumentRules;
 use super::constructors::{Built, mention, mentions};
 use super::fields::{Fields, shown};
 use super::frozen::{DriftRule, OnCancel, QueueRules, Scope, ToolRules, ToolSettings, ToolsAndRule};
+use super::hooks::Declarations;
 
 /// The version of the policy language.
 const API: u32 = 1;
-
-/// Hooks, whose place is here, and which this version does not run. A file that relies on one must not load as if the
-/// hook had nothing to say.
-const HOOKS: [&str; 3] = ["on_call", "on_result", "scope_key"];
 
 /// What other systems put beside a policy, and where it belongs here.
 const ELSEWHERE: [&str; 6] = ["launch", "command", "args", "env", "name", "catalog"];
@@ -33,6 +30,9 @@ pub(super) struct Backend {
     pub drift: DriftRule,
     pub tools: ToolRules,
     pub results: Vec<ToolsAndRule>,
+    pub hooks: Declarations,
+    /// Each call of a hook gets a machine of its own.
+    pub isolate: bool,
 }
 
 pub(super) fn read(fields: &mut Fields<'_>) -> Option<Backend> {
@@ -42,7 +42,9 @@ pub(super) fn read(fields: &mut Fields<'_>) -> Option<Backend> {
     }
     refuse_what_is_not_here(fields);
     let scope = fields.choice("scope", &[("session", Scope::Session), ("singleton", Scope::Singleton)]);
-    let scope = fields.require("scope", scope);
+    let hooks = Declarations::read(fields);
+    let scope = scope_with_key(fields, scope, &hooks);
+    let isolate = fields.flag("isolate").unwrap_or(false);
     let idle_timeout = fields.seconds("idle_timeout_seconds", 0.0..=DAY_SECONDS);
     let queue = fields.table("queue", queue);
     let max_concurrency = fields.whole("max_concurrency", 1..=CONCURRENCY_MAX);
@@ -58,19 +60,28 @@ pub(super) fn read(fields: &mut Fields<'_>) -> Option<Backend> {
         drift,
         tools,
         results,
+        hooks,
+        isolate,
     })
 }
 
 fn refuse_what_is_not_here(fields: &mut Fields<'_>) {
-    for hook in HOOKS {
-        if fields.take_foreign(hook) {
-            fields.fault_of(hook, "is not supported by this version");
-        }
-    }
     for field in ELSEWHERE {
         if fields.take_foreign(field) {
             fields.fault_of(field, "does not belong into a policy: processes are configured in broker.toml");
         }
+    }
+}
+
+/// A key that a hook makes means instances of their own, so `scope` need not be said again.
+fn scope_with_key(fields: &mut Fields<'_>, scope: Option<Scope>, hooks: &Declarations) -> Option<Scope> {
+    match (scope, hooks.has_scope_key()) {
+        (Some(Scope::Singleton), true) => {
+            fields.fault_of("scope_key", "has no meaning with scope \"singleton\"");
+            None
+        }
+        (None, true) => Some(Scope::Session),
+        (scope, _) => fields.require("scope", scope),
     }
 }
 
@@ -134,7 +145,8 @@ fn arguments(fields: &mut Fields<'_>) -> ArgumentRules {
     let mut rules = BTreeMap::new();
     for (name, value) in fields.take_all() {
         match Built::of(&value) {
-            Some(Built::Argument(rule)) => {
+            Some(Built::Argument(mut rule)) => {
+                rule.at = Some(format!("{}:{}", fields.file().display(), fields.place(&name).line).into());
                 rules.insert(name, rule);
             }
             Some(Built::Faulty) => {}

@@ -10,6 +10,7 @@ use super::arguments::{ArgumentRule, Check, number_text};
 use super::backend::{self, Backend};
 use super::fields::{Fields, Place, Site, kind, number, shown, text};
 use super::frozen::Mention;
+use super::hooks;
 use super::json;
 use super::load::Loading;
 use super::names::{NamePattern, NameSet};
@@ -67,14 +68,18 @@ pub(super) fn install(lua: &Lua) -> mlua::Result<()> {
     }
     broker.raw_set("default", lua.create_function(|lua, value: Value| Ok(default(lua, &value)))?)?;
     broker.raw_set("import", lua.create_function(super::load::import)?)?;
-    sandbox::refuse_unknown_names(lua, &broker, |name| {
+    let names_of_hooks = hooks::install(lua, &broker)?;
+    sandbox::refuse_unknown_names(lua, &broker, move |name| {
         let known = CONSTRUCTORS.map(|(name, _)| name);
-        format!(" in broker{}", suggestion(name, known.into_iter().chain(["default", "import"])))
+        format!(" in broker{}", suggestion(name, known.into_iter().chain(["default", "import"]).chain(names_of_hooks)))
     })?;
     lua.globals().raw_set("broker", broker)
 }
 
 fn construct(lua: &Lua, name: &'static str, read: Read, argument: &Value) -> mlua::Result<Built> {
+    if Loading::of(lua).is_over {
+        return Err(error_at_caller(lua, format_args!("broker.{name} is for the file itself, not for its hooks")));
+    }
     let site = site(lua, name).ok_or_else(|| error_at_caller(lua, "broker constructors are called from Lua only"))?;
     let Some(table) = argument.as_table() else {
         let message = format!("broker.{name} takes a table of named fields, got {}", kind(argument));
@@ -104,7 +109,12 @@ fn site(lua: &Lua, constructor: &'static str) -> Option<Site> {
 
 fn default(lua: &Lua, value: &Value) -> Built {
     if let Some(default) = json_scalar(value) {
-        return Built::Argument(ArgumentRule { required: false, default: Some(default), check: Check::Anything });
+        return Built::Argument(ArgumentRule {
+            required: false,
+            default: Some(default),
+            check: Check::Anything,
+            at: None,
+        });
     }
     if let Some(site) = site(lua, "default") {
         let message = format!("broker.default takes a string, a finite number or a boolean, got {}", shown(value));
@@ -150,6 +160,7 @@ fn url_rule(fields: &mut Fields<'_>) -> Option<ArgumentRule> {
         required: fields.flag("required").unwrap_or(false),
         default: None,
         check: Check::Url(Arc::new(rule)),
+        at: None,
     })
 }
 
@@ -169,6 +180,7 @@ fn number_rule(fields: &mut Fields<'_>) -> Option<ArgumentRule> {
         required: fields.flag("required").unwrap_or(false),
         default: default.map(number_text),
         check: Check::Number { min, max },
+        at: None,
     })
 }
 
@@ -188,6 +200,7 @@ fn string_rule(fields: &mut Fields<'_>) -> Option<ArgumentRule> {
         required: fields.flag("required").unwrap_or(false),
         default: default.map(|default| json::quote(&default)),
         check: Check::Text { max_bytes, pattern },
+        at: None,
     })
 }
 

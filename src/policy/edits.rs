@@ -24,6 +24,10 @@ impl Edits {
         self.0.push(Edit { span, with: with.into() });
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub fn mark(&self) -> Mark {
         Mark(self.0.len())
     }

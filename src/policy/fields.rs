@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mlua::{Table, Value};
+use mlua::{Function, Table, Value};
 
 use super::language;
 use super::source::{Source, Step};
@@ -185,6 +185,10 @@ impl<'f> Fields<'f> {
         })
     }
 
+    pub fn function(&mut self, field: &'static str) -> Option<Function> {
+        self.expect(field, "a function", |value| value.as_function().cloned())
+    }
+
     /// A list of values, each with its place.
     pub fn list(&mut self, field: &'static str) -> Option<Vec<(Place, Value)>> {
         let items = self.expect(field, "a list", |value| value.as_table().and_then(items))?;
@@ -293,6 +297,7 @@ pub(super) fn kind(value: &Value) -> &'static str {
         Value::Table(_) => "table",
         Value::Function(_) => "function",
         Value::UserData(_) => "rule",
+        Value::LightUserData(_) => "null",
         _ => "value",
     }
 }

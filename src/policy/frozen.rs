@@ -1,9 +1,11 @@
 //! The policy of one backend as a value that never changes.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::arguments::ArgumentRules;
+use super::hooks::{Hook, Hooks, Kind};
 use super::names::NamePattern;
 use super::results::{ResultRules, Rule};
 use crate::core::diagnostic::{Diagnostic, suggestion};
@@ -33,6 +35,8 @@ pub struct Policy {
     pub(super) tools: ToolRules,
     pub(super) results: Vec<ToolsAndRule>,
     pub(super) results_for_all: ResultRules,
+    /// None where the policy has no hook: then nothing of Lua is kept.
+    pub(super) hooks: Option<Arc<Hooks>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +83,10 @@ pub struct ToolPlan {
     pub deadline: Option<Duration>,
     pub arguments: ArgumentRules,
     pub results: ResultRules,
+    /// Asked before a call is sent. A tool without one costs no Lua.
+    pub(super) on_call: Option<Hook>,
+    /// Asked about a result before the rules.
+    pub(super) on_result: Option<Hook>,
 }
 
 /// The `tools` table. Settings are sorted from the most general pattern to the most specific.
@@ -138,7 +146,14 @@ impl Policy {
 
     /// All settings whose pattern matches the tool, the more specific over the more general, argument by argument.
     pub fn plan(&self, tool: &str) -> ToolPlan {
-        let mut plan = ToolPlan { deadline: None, arguments: ArgumentRules::default(), results: self.rules_for(tool) };
+        let hook = |kind| Hooks::find(self.hooks.as_ref()?, kind, tool);
+        let mut plan = ToolPlan {
+            deadline: None,
+            arguments: ArgumentRules::default(),
+            results: self.rules_for(tool),
+            on_call: hook(Kind::OnCall),
+            on_result: hook(Kind::OnResult),
+        };
         for settings in self.tools.settings.iter().filter(|settings| settings.tools.pattern.matches(tool)) {
             plan.deadline = settings.deadline.or(plan.deadline);
             plan.arguments = plan.arguments.overlaid_by(&settings.arguments);
@@ -146,20 +161,40 @@ impl Policy {
         plan
     }
 
+    /// Whether requests without a session can be given a scope key by the policy.
+    pub fn has_scope_key(&self) -> bool {
+        self.scope_hook().is_some()
+    }
+
+    pub(super) fn scope_hook(&self) -> Option<Hook> {
+        Hooks::find(self.hooks.as_ref()?, Kind::ScopeKey, "")
+    }
+
+    /// The same policy with `isolate = true`: each call of a hook starts from the file as it was loaded.
+    pub fn isolated(&self) -> Self {
+        Self { hooks: self.hooks.as_ref().map(|hooks| Arc::new(hooks.isolated())), ..self.clone() }
+    }
+
     /// Rules without a `tools` filter: for payloads that belong to no tool, such as errors, notifications, requests.
     pub fn rules_for_all(&self) -> &ResultRules {
         &self.results_for_all
     }
 
-    /// One fault for each pattern that matches none of the catalog's tools.
+    /// One fault for each pattern that matches none of the catalog's tools, and for each hook that no call can reach.
     pub fn check_names(&self, known: &[&str]) -> Vec<Diagnostic> {
         let settings = self.tools.settings.iter().map(|settings| &settings.tools);
         let rules = self.results.iter().filter_map(|result| result.tools.as_ref()).flatten();
+        let hooks = self.hooks.iter().flat_map(|hooks| hooks.mentions());
+        let hidden = hooks.clone().filter(|mention| {
+            let mut tools = known.iter().filter(|tool| mention.pattern.matches(tool)).peekable();
+            tools.peek().is_some() && !tools.any(|tool| self.shows(tool))
+        });
         let mentions = self.tools.allow.iter().flatten().chain(&self.tools.exclude).chain(settings).chain(rules);
-        mentions
+        let unknown = mentions
+            .chain(hooks)
             .filter(|mention| !known.iter().any(|tool| mention.pattern.matches(tool)))
-            .map(|mention| mention.matches_nothing(known))
-            .collect()
+            .map(|mention| mention.matches_nothing(known));
+        unknown.chain(hidden.map(Mention::is_hidden)).collect()
     }
 
     /// One fault for each argument with a rule that no tool of its pattern takes: a guard that guards nothing.
@@ -192,7 +227,24 @@ impl Policy {
     }
 }
 
+impl ToolPlan {
+    /// Whether a call has to wait for a hook's verdict.
+    pub fn has_on_call(&self) -> bool {
+        self.on_call.is_some()
+    }
+
+    pub fn has_on_result(&self) -> bool {
+        self.on_result.is_some()
+    }
+}
+
 impl Mention {
+    fn is_hidden(&self) -> Diagnostic {
+        let message =
+            format!("'{}' in {} is not shown to clients, so its hook never runs", self.pattern.as_str(), self.field);
+        Diagnostic::new(&self.file, Some(self.line), message)
+    }
+
     fn matches_nothing(&self, known: &[&str]) -> Diagnostic {
         let text = self.pattern.as_str();
         let hint = if self.pattern.is_plain() { suggestion(text, known.iter().copied()) } else { String::new() };

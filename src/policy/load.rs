@@ -1,4 +1,5 @@
-//! Loads a policy file: read once, hash those bytes, run those bytes, freeze the answer.
+//! Loads a policy file: read once, hash those bytes, run those bytes, freeze the answer. The machines that hooks run in
+//! are made by the same path, from the code that was kept.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -6,13 +7,15 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use mlua::chunk::ChunkMode;
+use mlua::chunk::{ChunkMode, Compiler};
 use mlua::{AppDataRefMut, Lua, Value};
 
+use super::backend::Backend;
 use super::bytecode::{self, Globals};
 use super::constructors::{self, Built};
 use super::fields;
 use super::frozen::Policy;
+use super::hooks::Hooks;
 use super::sandbox::{self, Watch, error_at_caller};
 use super::source::Source;
 use crate::core::diagnostic::{Diagnostic, Diagnostics};
@@ -30,7 +33,7 @@ const FILE_MAX_BYTES: u64 = 256 << 10;
 const FILES_MAX: usize = 32;
 
 /// The parser of Luau recurses up to 1,000 levels deep, more than the usual 2 MiB hold in a build without optimization.
-const STACK_BYTES: usize = 16 << 20;
+pub(super) const STACK_BYTES: usize = 16 << 20;
 
 /// Loads the policy at `path` with its imports. All faults that can be found at once are reported together, with file
 /// and line.
@@ -59,20 +62,57 @@ pub fn load(path: &Path) -> Result<Policy, Diagnostics> {
 
 /// The state of one load, kept in the machine for the constructors.
 pub(super) struct Loading {
-    /// Imports must be inside, with all symbolic links followed.
-    directory: PathBuf,
+    origin: Origin,
     files: Vec<LoadedFile>,
     pub faults: Diagnostics,
+    /// The policy has been evaluated; what runs now is a hook.
+    pub is_over: bool,
 }
 
-struct LoadedFile {
+/// Where imports come from.
+enum Origin {
+    /// They must be inside, with all symbolic links followed.
+    Directory(PathBuf),
+    /// The code that was hashed when the policy was loaded; nothing else exists.
+    Kept(Arc<[File]>),
+}
+
+/// One file of a policy, as it was read.
+#[derive(Clone, Debug)]
+pub(super) struct File {
     /// Relative to the directory of the policy, with `/`.
     name: String,
     digest: Digest,
     source: Arc<Source>,
-    globals: Globals,
+    code: Code,
+}
+
+#[derive(Clone, Debug)]
+enum Code {
+    Text(Arc<[u8]>),
+    /// Bytecode that our own compiler made of the text.
+    Compiled(Arc<[u8]>),
+}
+
+struct LoadedFile {
+    file: File,
     /// What the file returned; nothing while it runs.
     value: Option<Value>,
+}
+
+impl File {
+    fn new(path: PathBuf, name: String, bytes: Vec<u8>) -> Self {
+        let source = Arc::new(Source::new(path, &String::from_utf8_lossy(&bytes)));
+        Self { name, digest: Digest::of(&bytes), source, code: Code::Text(bytes.into()) }
+    }
+
+    fn compiled(&self) -> mlua::Result<Self> {
+        let code = match &self.code {
+            Code::Text(text) => Compiler::new().compile(text)?.into(),
+            Code::Compiled(code) => code.clone(),
+        };
+        Ok(Self { code: Code::Compiled(code), ..self.clone() })
+    }
 }
 
 impl Loading {
@@ -82,17 +122,16 @@ impl Loading {
 
     /// The source behind the name of a chunk.
     pub fn source(&self, chunk: &str) -> Option<Arc<Source>> {
-        self.files.get(index_of_chunk(chunk)?).map(|file| file.source.clone())
+        self.files.get(index_of_chunk(chunk)?).map(|loaded| loaded.file.source.clone())
     }
 }
 
-/// Chunks have short names of our own: Luau would cut a long path, and a path may hold what looks like a line number.
 fn chunk_name(index: usize) -> String {
-    format!("=policy#{index}")
+    format!("={}{index}", sandbox::CHUNK_PREFIX)
 }
 
 fn index_of_chunk(chunk: &str) -> Option<usize> {
-    chunk.strip_prefix("policy#")?.parse().ok()
+    chunk.strip_prefix(sandbox::CHUNK_PREFIX)?.parse().ok()
 }
 
 fn run(path: &Path, watch: &Watch) -> Result<Policy, Diagnostics> {
@@ -101,26 +140,47 @@ fn run(path: &Path, watch: &Watch) -> Result<Policy, Diagnostics> {
     let bytes = read(path).map_err(fault)?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let directory = parent.canonicalize().map_err(|error| fault(format!("cannot resolve its directory: {error}")))?;
+    let main = File::new(path.to_owned(), name, bytes);
+    let (lua, backend) = evaluate(main, Origin::Directory(directory), watch)?;
+    let loading = lua.remove_app_data::<Loading>().expect("an evaluation leaves it there");
+    freeze(path, &loading, backend, watch.steps()).map_err(|error| fault(message_of(&error)))
+}
+
+/// Runs a policy anew from its kept code, for its hooks. It ends as it did when it was loaded, because nothing that it
+/// can see has changed.
+pub(super) fn evaluate_kept(files: &Arc<[File]>, watch: &Watch) -> Result<(Lua, Backend), Diagnostics> {
+    let (lua, backend) = evaluate(files[0].clone(), Origin::Kept(files.clone()), watch)?;
+    Loading::of(&lua).is_over = true;
+    Ok((lua, backend))
+}
+
+/// The machine keeps its [`Loading`], which knows the files by the names of their chunks.
+fn evaluate(main: File, origin: Origin, watch: &Watch) -> Result<(Lua, Backend), Diagnostics> {
+    let path = main.source.path.clone();
+    let fault = |message: String| Diagnostics::from(Diagnostic::new(&path, None, message));
     let lua = sandbox::machine(watch, constructors::install).map_err(|error| fault(format!("no Lua: {error}")))?;
-    lua.set_app_data(Loading { directory, files: Vec::new(), faults: Diagnostics::default() });
-    let outcome = run_file(&lua, path, name, &bytes);
-    let mut loading = lua.remove_app_data::<Loading>().expect("set above");
+    lua.set_app_data(Loading { origin, files: Vec::new(), faults: Diagnostics::default(), is_over: false });
+    let outcome = run_file(&lua, main);
+    let mut loading = Loading::of(&lua);
     let backend = match outcome.map(|value| Built::of(&value)) {
         Ok(Some(Built::Backend(backend))) => Some(backend),
         Ok(Some(Built::Faulty)) if !loading.faults.is_empty() => None,
         Ok(_) => {
-            loading.faults.push(Diagnostic::new(path, None, "policy must end with 'return broker.backend { … }'"));
+            loading.faults.push(Diagnostic::new(&path, None, "policy must end with 'return broker.backend { … }'"));
             None
         }
         Err(error) => {
-            loading.faults.push(loading.diagnose(path, &error));
+            let fault = loading.diagnose(&path, &error);
+            loading.faults.push(fault);
             None
         }
     };
     loading.find_unknown_names(&lua);
-    match backend.filter(|_| loading.faults.is_empty()) {
-        Some(backend) => Ok(freeze(path, &loading, *backend)),
-        None => Err(sorted(&loading.faults)),
+    let faults = std::mem::take(&mut loading.faults);
+    drop(loading);
+    match backend.filter(|_| faults.is_empty()) {
+        Some(backend) => Ok((lua, *backend)),
+        None => Err(sorted(&faults)),
     }
 }
 
@@ -138,15 +198,17 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(cannot)
 }
 
-fn run_file(lua: &Lua, path: &Path, name: String, bytes: &[u8]) -> mlua::Result<Value> {
+fn run_file(lua: &Lua, file: File) -> mlua::Result<Value> {
+    let code = file.code.clone();
     let index = {
         let mut loading = Loading::of(lua);
-        let source = Arc::new(Source::new(path.to_owned(), &String::from_utf8_lossy(bytes)));
-        let globals = bytecode::globals(bytes);
-        loading.files.push(LoadedFile { name, digest: Digest::of(bytes), source, globals, value: None });
+        loading.files.push(LoadedFile { file, value: None });
         loading.files.len() - 1
     };
-    let value: Value = lua.load(bytes).set_name(chunk_name(index)).set_mode(ChunkMode::Text).eval()?;
+    let value: Value = match &code {
+        Code::Text(text) => lua.load(&text[..]).set_name(chunk_name(index)).set_mode(ChunkMode::Text).eval()?,
+        Code::Compiled(code) => lua.load(&code[..]).set_name(chunk_name(index)).set_mode(ChunkMode::Binary).eval()?,
+    };
     Loading::of(lua).files[index].value = Some(value.clone());
     Ok(value)
 }
@@ -156,7 +218,10 @@ pub(super) fn import(lua: &Lua, name: Value) -> mlua::Result<Value> {
     let name = fields::text(&name)
         .ok_or_else(|| error_at_caller(lua, format_args!("broker.import takes a name, got {}", fields::kind(&name))))?;
     let file = format!("{name}.lua");
-    let known = Loading::of(lua).files.iter().position(|loaded| loaded.name == file);
+    if Loading::of(lua).is_over {
+        return Err(error_at_caller(lua, "broker.import is for the file itself: hooks use what it imported"));
+    }
+    let known = Loading::of(lua).files.iter().position(|loaded| loaded.file.name == file);
     if let Some(known) = known {
         return Loading::of(lua).files[known]
             .value
@@ -167,40 +232,53 @@ pub(super) fn import(lua: &Lua, name: Value) -> mlua::Result<Value> {
     if Loading::of(lua).files.len() >= FILES_MAX {
         return Err(refuse(format!("a policy has at most {FILES_MAX} files")));
     }
-    let (path, bytes) = Loading::of(lua).find(&file).map_err(refuse)?;
-    run_file(lua, &path, file, &bytes)
+    let file = Loading::of(lua).find(&file).map_err(refuse)?;
+    run_file(lua, file)
 }
 
 impl Loading {
-    fn find(&self, file: &str) -> Result<(PathBuf, Vec<u8>), String> {
+    fn find(&self, file: &str) -> Result<File, String> {
+        let directory = match &self.origin {
+            Origin::Directory(directory) => directory,
+            Origin::Kept(files) => {
+                let kept = files.iter().find(|kept| kept.name == file);
+                return kept.cloned().ok_or_else(|| "it was not imported when the policy was loaded".to_owned());
+            }
+        };
         let relative = Path::new(file);
         let is_plain = relative.components().all(|part| matches!(part, Component::Normal(_)));
         if !is_plain || file.contains(['\\', '\0']) || file.contains("./") || file == ".lua" {
             return Err("the name must be a plain path below the policy's directory".to_owned());
         }
-        let real = self.directory.join(relative).canonicalize().map_err(|error| error.to_string())?;
-        if !real.starts_with(&self.directory) {
+        let real = directory.join(relative).canonicalize().map_err(|error| error.to_string())?;
+        if !real.starts_with(directory) {
             return Err("a symbolic link leads out of the policy's directory".to_owned());
         }
-        let shown = self.files[0].source.path.with_file_name("").join(relative);
-        read(&real).map(|bytes| (shown, bytes))
+        let shown = self.files[0].file.source.path.with_file_name("").join(relative);
+        read(&real).map(|bytes| File::new(shown, file.to_owned(), bytes))
     }
 
-    /// Names that the machine would refuse, in functions that nobody has called yet.
+    /// Names that the machine would refuse, in functions that nobody has called yet. Code that was kept is known to have
+    /// none.
     fn find_unknown_names(&mut self, lua: &Lua) {
-        let is_defined = |name: &String| self.files.iter().any(|file| file.globals.writes.contains(name));
-        let reads = self.files.iter().flat_map(|file| file.globals.reads.iter().map(move |read| (file, read)));
-        let unknown = reads.filter(|(_, read)| read.path.first().is_some_and(|name| !is_defined(name)));
-        let faults: Vec<Diagnostic> = unknown
-            .filter_map(|(file, read)| {
-                Some(Diagnostic::new(&file.source.path, Some(read.line), why_unknown(lua, &read.path)?))
-            })
-            .collect();
+        let texts = self.files.iter().filter_map(|loaded| match &loaded.file.code {
+            Code::Text(text) => Some((&loaded.file, bytecode::globals(text))),
+            Code::Compiled(_) => None,
+        });
+        let texts: Vec<(&File, Globals)> = texts.collect();
+        let is_defined = |name: &String| texts.iter().any(|(_, globals)| globals.writes.contains(name));
+        let mut faults = Vec::new();
+        for (file, globals) in &texts {
+            for read in globals.reads.iter().filter(|read| read.path.first().is_some_and(|name| !is_defined(name))) {
+                let why = why_unknown(lua, &read.path);
+                faults.extend(why.map(|why| Diagnostic::new(&file.source.path, Some(read.line), why)));
+            }
+        }
         faults.into_iter().for_each(|fault| self.faults.push(fault));
     }
 
     /// An error of Lua as a place and a sentence.
-    fn diagnose(&self, path: &Path, error: &mlua::Error) -> Diagnostic {
+    pub fn diagnose(&self, path: &Path, error: &mlua::Error) -> Diagnostic {
         let text = message_of(error);
         let (text, trace) = text.split_once("\nstack traceback:").unwrap_or((&text, ""));
         let (place, message) = match self.place_at_start(text) {
@@ -220,10 +298,10 @@ impl Loading {
     }
 
     /// The file and line that a text starts with, and what follows them.
-    fn place_at_start<'a>(&self, text: &'a str) -> Option<((&LoadedFile, usize), &'a str)> {
-        let (index, rest) = text.strip_prefix("policy#")?.split_once(':')?;
+    fn place_at_start<'a>(&self, text: &'a str) -> Option<((&File, usize), &'a str)> {
+        let (index, rest) = text.strip_prefix(sandbox::CHUNK_PREFIX)?.split_once(':')?;
         let (line, rest) = rest.split_once(':')?;
-        Some(((self.files.get(index.parse::<usize>().ok()?)?, line.parse().ok()?), rest))
+        Some(((&self.files.get(index.parse::<usize>().ok()?)?.file, line.parse().ok()?), rest))
     }
 }
 
@@ -253,14 +331,23 @@ fn message_of(error: &mlua::Error) -> String {
     }
 }
 
-fn freeze(path: &Path, loading: &Loading, backend: super::backend::Backend) -> Policy {
-    let lines: String = loading.files.iter().map(|file| format!("{} {}\n", file.name, file.digest)).collect();
+fn freeze(path: &Path, loading: &Loading, backend: Backend, load_steps: u32) -> mlua::Result<Policy> {
+    let files: Vec<&File> = loading.files.iter().map(|loaded| &loaded.file).collect();
+    let lines: String = files.iter().map(|file| format!("{} {}\n", file.name, file.digest)).collect();
     let for_all = backend.results.iter().filter(|result| result.tools.is_none());
-    Policy {
+    let hooks = match backend.hooks.declared.is_empty() {
+        true => None,
+        // What a policy without hooks does not pay for: its code is kept.
+        false => {
+            let files = files.iter().map(|file| file.compiled()).collect::<mlua::Result<Vec<_>>>()?;
+            Some(Arc::new(Hooks::new(files.into(), backend.hooks.declared, backend.isolate)))
+        }
+    };
+    Ok(Policy {
         path: path.to_owned(),
         digest: Digest::of(lines.as_bytes()),
-        files: loading.files.iter().map(|file| (file.source.path.clone(), file.digest)).collect(),
-        load_steps: 0,
+        files: files.iter().map(|file| (file.source.path.clone(), file.digest)).collect(),
+        load_steps,
         scope: backend.scope,
         idle_timeout: backend.idle_timeout,
         queue: backend.queue,
@@ -270,7 +357,8 @@ fn freeze(path: &Path, loading: &Loading, backend: super::backend::Backend) -> P
         results_for_all: for_all.map(|result| result.rule.clone()).collect(),
         tools: backend.tools,
         results: backend.results,
-    }
+        hooks,
+    })
 }
 
 /// In the order of the files and their lines; the constructors report from the inside out.

@@ -6,14 +6,15 @@
 //! count depends on the policy alone, never on the machine. Without `pcall` nothing can catch the end of the fuel.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use mlua::{Function, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value, VmState};
 
 use super::fields;
 
-/// Steps that one load may take: about 7 ms of processor time, 2,000 times what the shipped policies need.
-pub(super) const LOAD_STEPS_MAX: u32 = 200_000;
+/// Steps that one load, or one call of a hook, may take: about 7 ms of processor time, 2,000 times what the shipped
+/// policies need.
+pub(super) const STEPS_MAX: u32 = 200_000;
 
 /// Bytes that one machine may hold. An empty one holds half a mebibyte.
 const MEMORY_MAX_BYTES: usize = 8 << 20;
@@ -52,10 +53,15 @@ const GLOBALS: [&str; 23] = [
     "utf8",
 ];
 
+/// What the names of all chunks of a policy begin with. Luau would cut a long path, and a path may hold what looks like a
+/// line number.
+pub(super) const CHUNK_PREFIX: &str = "policy#";
+
 /// How far a machine has come; shared with those who watch it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Watch {
     is_stopped: Arc<AtomicBool>,
+    steps: Arc<AtomicU32>,
 }
 
 /// Where in a chunk the machine is.
@@ -66,10 +72,45 @@ pub(super) struct Position {
     pub line: usize,
 }
 
+impl Position {
+    fn is_of_policy(&self) -> bool {
+        self.chunk.starts_with(CHUNK_PREFIX)
+    }
+}
+
 impl Watch {
     /// Ends the machine at its next step.
     pub fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// Stopped by the same word, with a budget of steps of its own.
+    pub fn anew(&self) -> Self {
+        Self { is_stopped: self.is_stopped.clone(), steps: Arc::default() }
+    }
+
+    pub fn steps(&self) -> u32 {
+        self.steps.load(Ordering::Relaxed)
+    }
+
+    /// Counts work that Rust does for a policy, where Luau sees one call.
+    pub fn charge(lua: &Lua, steps: usize) -> mlua::Result<()> {
+        let Some(watch) = lua.app_data_ref::<Self>() else { return Ok(()) };
+        watch.take(u32::try_from(steps).unwrap_or(u32::MAX)).map_err(|fault| error_at_step(lua, fault))
+    }
+
+    /// The error is what to tell.
+    fn take(&self, steps: u32) -> Result<(), String> {
+        if self.is_stopped.load(Ordering::Relaxed) {
+            return Err("policy took too long".to_owned());
+        }
+        // One thread counts, so nothing is lost between the two.
+        let taken = self.steps();
+        self.steps.store(taken.saturating_add(steps), Ordering::Relaxed);
+        if taken.saturating_add(steps) > STEPS_MAX {
+            return Err(format!("policy used more than its {STEPS_MAX} steps"));
+        }
+        Ok(())
     }
 }
 
@@ -81,7 +122,7 @@ pub(super) fn machine(watch: &Watch, install: impl FnOnce(&Lua) -> mlua::Result<
         ": policies see 'broker' and the pure functions of Lua only".to_owned()
     })?;
     lua.set_memory_limit(MEMORY_MAX_BYTES)?;
-    limit_steps(&lua, watch.clone());
+    limit_steps(&lua, watch);
     lua.sandbox(true)?;
     Ok(lua)
 }
@@ -98,7 +139,8 @@ pub(super) fn libraries(more: &[&str]) -> mlua::Result<Lua> {
 
 /// An error that carries the line of the caller, as errors of Lua do.
 pub(super) fn error_at_caller(lua: &Lua, message: impl std::fmt::Display) -> mlua::Error {
-    match position(lua, 1) {
+    // Fields of userdata are looked up by a chunk of mlua's own in between.
+    match (1..4).find_map(|level| position(lua, level).filter(Position::is_of_policy)) {
         Some(Position { chunk, line }) => mlua::Error::RuntimeError(format!("{chunk}:{line}: {message}")),
         None => mlua::Error::RuntimeError(message.to_string()),
     }
@@ -143,22 +185,19 @@ pub(super) fn refuse_unknown_names(
     table.set_metatable(Some(metatable))
 }
 
-fn limit_steps(lua: &Lua, watch: Watch) {
-    let steps = std::sync::atomic::AtomicU32::new(0);
-    lua.set_interrupt(move |lua| {
-        if watch.is_stopped.load(Ordering::Relaxed) {
-            return Err(error_at_step(lua, "policy took too long"));
-        }
-        if steps.fetch_add(1, Ordering::Relaxed) >= LOAD_STEPS_MAX {
-            return Err(error_at_step(lua, format_args!("policy used more than its {LOAD_STEPS_MAX} steps")));
-        }
-        Ok(VmState::Continue)
+/// Puts the machine under `watch` from here on.
+pub(super) fn limit_steps(lua: &Lua, watch: &Watch) {
+    lua.set_app_data(watch.clone());
+    let watch = watch.clone();
+    lua.set_interrupt(move |lua| match watch.take(1) {
+        Ok(()) => Ok(VmState::Continue),
+        Err(fault) => Err(error_at_step(lua, fault)),
     });
 }
 
 /// The interrupt runs inside the function that it interrupts, which may be a library function called by a policy.
 pub(super) fn error_at_step(lua: &Lua, message: impl std::fmt::Display) -> mlua::Error {
-    match (0..4).find_map(|level| position(lua, level)) {
+    match (0..5).find_map(|level| position(lua, level).filter(Position::is_of_policy)) {
         Some(Position { chunk, line }) => mlua::Error::RuntimeError(format!("{chunk}:{line}: {message}")),
         None => mlua::Error::RuntimeError(message.to_string()),
     }

@@ -17,7 +17,7 @@ impl InputSchema {
         Self { raw: raw.into(), compiled: OnceLock::new() }
     }
 
-    /// What is wrong with raw arguments. It names places and rules of the schema, never a value.
+    /// What is wrong with raw arguments: a place in the schema, never a word of the arguments.
     pub fn check(&self, arguments: &str) -> Result<(), String> {
         let arguments =
             serde_json::from_str(arguments).map_err(|error| format!("the arguments are no JSON: {error}"))?;
@@ -27,7 +27,9 @@ impl InputSchema {
             jsonschema::validator_for(&schema).map_err(|error| unusable(error.masked().to_string()))
         });
         match compiled {
-            Ok(validator) => validator.validate(&arguments).map_err(|error| error.masked().to_string()),
+            Ok(validator) => {
+                validator.validate(&arguments).map_err(|error| format!("see {} of it", error.schema_path()))
+            }
             Err(why) => Err(why.clone()),
         }
     }

@@ -72,6 +72,11 @@ impl CallRequest {
         self.arguments.clone().map(|arguments| self.text(arguments)).filter(|arguments| *arguments != "null")
     }
 
+    /// The raw metadata object, if there is one.
+    pub fn meta(&self) -> Option<&str> {
+        self.meta.clone().map(|meta| self.text(meta))
+    }
+
     /// The line for the server: the broker's id for the client's, also as progress token; the arguments a policy
     /// rewrote; for a modern client, without the protocol's own metadata, which a legacy server does not know.
     /// Everything else is byte for byte what the client sent.
@@ -153,6 +158,11 @@ impl Answer {
     /// The raw `result` or `error`.
     pub fn payload(&self) -> &str {
         std::str::from_utf8(&self.line[self.payload.clone()]).expect("the line was checked to be UTF-8 when parsed")
+    }
+
+    /// The same bytes, shared.
+    pub fn payload_bytes(&self) -> Bytes {
+        self.line.slice(self.payload.clone())
     }
 
     /// The answer for the client: its own id, the payload that a policy rewrote or the very bytes that came.

@@ -16,6 +16,7 @@ pub const PARSE_ERROR: i64 = -32700;
 pub const INVALID_REQUEST: i64 = -32600;
 pub const METHOD_NOT_FOUND: i64 = -32601;
 pub const INVALID_PARAMS: i64 = -32602;
+pub const INTERNAL_ERROR: i64 = -32603;
 /// What clients take as "initialize again", together with HTTP 404 (recorded with Claude Code and the SDKs).
 pub const SESSION_NOT_FOUND: i64 = -32001;
 /// MCP 2026-07-28, `basic`, Error codes.

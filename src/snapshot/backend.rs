@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::surface::Surface;
 use crate::catalog::Catalog;
 use crate::core::digest::Digest;
-use crate::policy::{Policy, Scope, ToolPlan};
+use crate::policy::{InputSchema, Policy, Scope, ToolPlan};
 use crate::supervisor::Plan;
 
 /// One mounted backend.
@@ -26,6 +26,8 @@ pub struct Backend {
 #[derive(Clone, Debug)]
 pub struct Tool {
     pub plan: Arc<ToolPlan>,
+    /// What a hook may make of its arguments; only where one can.
+    pub schema: Option<Arc<InputSchema>>,
 }
 
 impl Backend {

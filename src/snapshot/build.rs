@@ -16,7 +16,7 @@ use crate::config::{self, BackendConfig, Config, Deadlines, Package};
 use crate::core::diagnostic::{Diagnostic, Diagnostics, suggestion};
 use crate::core::lifecycle::{Limits, OverdueRule};
 use crate::link::LinkLimits;
-use crate::policy::{self, OnCancel, Policy};
+use crate::policy::{self, InputSchema, OnCancel, Policy};
 use crate::protocol::raw::{entries, members};
 use crate::review::ReviewLock;
 use crate::supervisor::Plan;
@@ -92,7 +92,7 @@ pub fn build_backend(config: &Config, name: &str, backend: &BackendConfig) -> Re
     let definitions: Vec<_> = visible.iter().map(|tool| &*tool.raw).collect();
     let surface = Surface::new(&catalog, &definitions);
     let tools: HashMap<String, Tool> =
-        visible.iter().map(|tool| (tool.name.clone(), Tool { plan: Arc::new(policy.plan(&tool.name)) })).collect();
+        visible.iter().map(|tool| (tool.name.clone(), built_tool(&policy, &tool.name, &tool.raw))).collect();
     let scope = match policy.scope {
         policy::Scope::Session => "session",
         policy::Scope::Singleton => "singleton",
@@ -107,6 +107,13 @@ pub fn build_backend(config: &Config, name: &str, backend: &BackendConfig) -> Re
         link: LinkLimits { frame_len_max: config.server.frame_bytes_max },
     };
     faults.into_result(Backend { name, plan: Arc::new(plan), catalog, policy, fingerprint, surface, tools })
+}
+
+fn built_tool(policy: &Policy, name: &str, raw: &RawValue) -> Tool {
+    let plan = policy.plan(name);
+    let schema = || members(raw.get(), ["inputSchema"]).ok()?[0].map(|schema| Arc::new(InputSchema::new(schema)));
+    let schema = if plan.has_on_call() { schema() } else { None };
+    Tool { plan: Arc::new(plan), schema }
 }
 
 /// A catalog must be of the very package that the configuration starts.

@@ -33,10 +33,21 @@ fn what_belongs_elsewhere_is_sent_there() {
 policy.lua:4: 'launch' does not belong into a policy: processes are configured in broker.toml
 policy.lua:5: 'name' does not belong into a policy: processes are configured in broker.toml
 "#);
-    assert_snapshot!(faults(&backend("  on_call = {\n    x = function(call) local y = 1 end },\n  scope_key = function() end,\n  on_result = {},")), @r#"
-policy.lua:4: 'on_call' is not supported by this version
-policy.lua:6: 'scope_key' is not supported by this version
-policy.lua:7: 'on_result' is not supported by this version
+}
+
+#[test]
+fn hooks_are_checked() {
+    assert_snapshot!(faults(&backend("  on_call = {\n    x = 5,\n    ['a['] = function() end },\n  on_result = 7,\n  scope_key = 'x',\n  isolate = 'yes',")), @r#"
+policy.lua:5: 'on_call.x' must be a function, got 5
+policy.lua:6: 'on_call' is not a valid pattern: unclosed character class; missing ']'
+policy.lua:7: 'on_result' must be a table, got 7
+policy.lua:8: 'scope_key' must be a function, got "x"
+policy.lua:9: 'isolate' must be true or false, got "yes"
+"#);
+    assert_snapshot!(faults("return broker.backend { api = 1,\n scope = 'singleton',\n scope_key = function() end }"), @r#"policy.lua:3: 'scope_key' has no meaning with scope "singleton""#);
+    assert_snapshot!(faults("return broker.backend { api = 1,\n on_calls = {} }"), @r#"
+policy.lua:1: broker.backend needs the field 'scope'
+policy.lua:2: unknown field 'on_calls' in broker.backend (did you mean 'on_call'?)
 "#);
 }
 

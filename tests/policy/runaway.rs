@@ -1,18 +1,57 @@
 //! Chunks that try to run for ever, to eat all memory or to end the process. Each must come back as a fault of its file,
 //! within its budget, on a machine that has other things to do.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::faults;
+use bytes::Bytes;
+use lazy_mcp_broker::policy::{CallFacts, CallVerdict, Policy, ResultVerdict, load, threads_abandoned};
+
+use crate::{directory_with, faults};
 
 /// Far above the budget, because the machine may be busy; far below for ever.
 const WALL: Duration = Duration::from_secs(20);
 
 const STEPS: &str = "policy used more than its 200000 steps";
 const MEMORY: &str = "policy used more than its 8 MiB of memory";
+/// The watchdog behind the steps, where this machine is too busy for them: as good an end.
+const CLOCK: [&str; 2] = ["policy did not end within 250 ms", "policy took too long"];
+/// The file says nothing wrong but returns nothing; a hook may return nothing.
+const ENDS: &str = "must end with 'return broker.backend";
 
+/// Runs the chunk when a policy is loaded, in `on_call` and in `on_result`.
 #[track_caller]
 fn check(chunk: &str, expected: &[&str]) {
+    check_load(chunk, expected);
+    let hook = |field: &str| {
+        let text = format!(
+            "return broker.backend {{ api = 1, scope = 'session', {field} = {{ t = function(call) {chunk}\nend }} }}"
+        );
+        let directory = directory_with(&text);
+        load(&directory.path().join("policy.lua")).unwrap()
+    };
+    let call = Arc::new(CallFacts { tool: "t".into(), ..CallFacts::default() });
+    let result = Bytes::from_static(br#"{"content":[]}"#);
+    let in_time = |policy: &Policy, judge: &dyn Fn(&Policy) -> Option<String>| {
+        let started = Instant::now();
+        let failure = judge(policy).unwrap_or_else(|| ENDS.to_owned());
+        let (took, shown) = (started.elapsed(), chunk.chars().take(100).collect::<String>());
+        assert!(took < WALL, "took {took:?}: {shown}");
+        assert!(expected.iter().chain(&CLOCK).any(|part| failure.contains(part)), "{shown}\n{failure}");
+    };
+    in_time(&hook("on_call"), &|policy| match policy.judge_call_blocking(&call, None).verdict {
+        CallVerdict::Failed(failure) => Some(failure.to_string()),
+        _ => None,
+    });
+    in_time(&hook("on_result"), &|policy| match policy.judge_result_blocking(&call, result.clone()).verdict {
+        ResultVerdict::Failed(failure) => Some(failure.to_string()),
+        _ => None,
+    });
+    assert_eq!(threads_abandoned(), 0, "{chunk}");
+}
+
+#[track_caller]
+fn check_load(chunk: &str, expected: &[&str]) {
     let started = Instant::now();
     let found = faults(chunk);
     let took = started.elapsed();
@@ -52,7 +91,7 @@ fn patterns_run_out_of_steps() {
 fn library_loops_are_bounded() {
     let plain = "local a, b = string.rep('a', 1000000), string.rep('a', 499999) .. 'b'\n";
     // Linear now, so each of these ends by itself and the file fails for returning nothing.
-    let nothing = "must end with 'return broker.backend";
+    let nothing = ENDS;
     check(&format!("{plain}string.find(a, b, 1, true)"), &[nothing]);
     check(&format!("{plain}string.find(a, b)"), &[nothing]);
     check(&format!("{plain}string.split(a, b)"), &[nothing]);
@@ -87,12 +126,12 @@ fn memory_has_an_end() {
 
 #[test]
 fn sources_cannot_overwhelm_the_compiler() {
-    check(&"(".repeat(100_000), &["policy.lua:1:"]);
-    check(&format!("return {}", "{".repeat(100_000)), &["policy.lua:1:"]);
-    check(&format!("return {}1", "not ".repeat(50_000)), &["policy.lua:1:"]);
-    check(&format!("return {}", "a.".repeat(100_000)), &["policy.lua:1:"]);
-    check(&format!("return x{}", "..x".repeat(60_000)), &["policy.lua:1:"]);
-    check(&format!("local x = {{{}}}", "1,".repeat(50_000)), &["must end with"]);
-    check(&"x".repeat(300_000), &["is larger than 262144 bytes"]);
-    check("\u{1b}Lua\u{0}\u{1}", &["policy.lua:1:"]);
+    check_load(&"(".repeat(100_000), &["policy.lua:1:"]);
+    check_load(&format!("return {}", "{".repeat(100_000)), &["policy.lua:1:"]);
+    check_load(&format!("return {}1", "not ".repeat(50_000)), &["policy.lua:1:"]);
+    check_load(&format!("return {}", "a.".repeat(100_000)), &["policy.lua:1:"]);
+    check_load(&format!("return x{}", "..x".repeat(60_000)), &["policy.lua:1:"]);
+    check_load(&format!("local x = {{{}}}", "1,".repeat(50_000)), &["must end with"]);
+    check_load(&"x".repeat(300_000), &["is larger than 262144 bytes"]);
+    check_load("\u{1b}Lua\u{0}\u{1}", &["policy.lua:1:"]);
 }

@@ -24,7 +24,8 @@ const STEPS_PER_LOOK: u64 = 1_024;
 const FILE_MAX_BYTES: u64 = 1 << 20;
 const FIXTURE_MAX_BYTES: u64 = 32 << 20;
 
-const CHUNK: &str = "=test";
+/// Of the form that places in policies have.
+const CHUNK: &str = "=policy#test";
 
 /// A file of tests, read once.
 pub(super) struct TestFile {
@@ -193,7 +194,7 @@ fn limit(lua: &Lua) -> Arc<AtomicU64> {
 
 /// The line that a text starts with, and what follows it.
 fn place(text: &str) -> Option<(usize, &str)> {
-    let (line, rest) = text.strip_prefix("test:")?.split_once(|c: char| !c.is_ascii_digit())?;
+    let (line, rest) = text.strip_prefix("policy#test:")?.split_once(|c: char| !c.is_ascii_digit())?;
     Some((line.parse().ok()?, rest.trim_start_matches([':', ' '])))
 }
 
