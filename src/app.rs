@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::broker::Broker;
+use crate::broker::{Broker, ReloadOptions};
 use crate::events::{EventLog, What};
 use crate::exit::{Exit, Failure};
 use crate::front::{AdminToken, Front, Sessions};
@@ -52,7 +52,7 @@ const SHUTDOWN_SLACK: Duration = Duration::from_secs(5);
 pub fn serve(config: &Path) -> anyhow::Result<Exit> {
     let snapshot = snapshot::build(config)?;
     telemetry::init(&snapshot.config.server.log);
-    for finding in &snapshot.reviewed.findings {
+    for finding in snapshot.reviewed.findings() {
         tracing::warn!(%finding, "not reviewed");
     }
     let runtime = runtime(snapshot.config.server.worker_threads)?;
@@ -82,6 +82,8 @@ fn runtime(worker_threads: Option<usize>) -> io::Result<tokio::runtime::Runtime>
 }
 
 async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
+    // Before anything else: unheard, it would end the broker.
+    let hangup = signal(SignalKind::hangup()).context("listen for SIGHUP")?;
     become_subreaper().context("become the parent of orphaned processes")?;
     let server = snapshot.config.server.clone();
     make_private_dir(&server.state_dir)
@@ -103,10 +105,11 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
     })?;
     let address = listener.local_addr().context("learn the address listened on")?;
 
+    // Of backends that are removed later, something may still be there then.
+    let first_budget = shutdown_budget(&snapshot);
     let (live_max, starts_max) = (server.live_instances_max, server.concurrent_starts_max);
     let events = Arc::new(EventLog::new(epoch()));
     let limits = SupervisorLimits { slots_max: SLOTS_MAX, live_max, starts_max, set_aside_max: SET_ASIDE_MAX };
-    let budget = shutdown_budget(&snapshot);
     let supervisor =
         Arc::new(Supervisor::new(journal, KeeperProgram::own(), limits, &controllers(&snapshot), events.clone()));
     if let Some(reason) = supervisor.cgroups_missing() {
@@ -133,13 +136,18 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
         tasks.spawn(prove_leftovers_gone(broker.clone(), shutdown.clone()));
     }
     tasks.spawn(expire_sessions(front.clone(), shutdown.clone()));
+    tasks.spawn(follow_revisions(front.clone(), shutdown.clone()));
+    let reloading = CancellationToken::new();
+    tasks.spawn(reload_on_hangup(broker.clone(), hangup, reloading.clone()));
     tasks.spawn(service_manager::keep_watchdog(shutdown.clone()));
     let name = signals.next().await;
+    reloading.cancel();
     tracing::info!(signal = name, "shutting down: calls under way may end, then everything is stopped");
     broker.readiness.end("shutting down");
     events.record(What::BrokerStopping);
     service_manager::ending("calls under way may end, then everything is stopped and proved gone");
 
+    let budget = shutdown_budget(&broker.snapshot()).max(first_budget);
     let unproved = stopped(&supervisor, budget, &mut signals).await;
     shutdown.cancel();
     if tokio::time::timeout(FAREWELL, serving).await.is_err() {
@@ -209,6 +217,53 @@ async fn prove_leftovers_gone(broker: Arc<Broker>, shutdown: CancellationToken) 
     }
 }
 
+/// What the front keeps beside the snapshot follows it.
+async fn follow_revisions(front: Arc<Front>, shutdown: CancellationToken) {
+    let mut revisions = front.broker.revisions();
+    loop {
+        tokio::select! {
+            // Both are cancel safe: a watch keeps what was not seen.
+            changed = revisions.changed() => if changed.is_err() { return },
+            () = shutdown.cancelled() => return,
+        }
+        let snapshot = front.broker.snapshot();
+        let server = &snapshot.config.server;
+        front.sessions.set_bounds(server.session_ttl, server.sessions_max);
+        end_unserved_sessions(&front, &snapshot);
+    }
+}
+
+/// Sessions of backends that are not served any more are over.
+fn end_unserved_sessions(front: &Front, snapshot: &Snapshot) {
+    let (ended, remembered) = front.sessions.end_where(|backend| snapshot.backend(backend).is_none());
+    if let Err(error) = remembered {
+        tracing::warn!(%error, "failed to remember ended sessions");
+    }
+    for (backend, session) in ended {
+        front.broker.forget_session(&backend, session);
+    }
+}
+
+/// Reloads for as long as nobody ends the broker. The outcome is in the log, the events and the status.
+async fn reload_on_hangup(broker: Arc<Broker>, mut hangup: tokio::signal::unix::Signal, shutdown: CancellationToken) {
+    loop {
+        tokio::select! {
+            // Both are cancel safe: a signal that was not received stays pending. The end comes first.
+            biased;
+            () = shutdown.cancelled() => return,
+            received = hangup.recv() => if received.is_none() { return },
+        }
+        tracing::info!("SIGHUP: reading the configuration again");
+        service_manager::reloading();
+        let report = broker.reload(ReloadOptions::default()).await;
+        if !shutdown.is_cancelled() {
+            let revision = report.revision;
+            let refused = format!("reload refused, see the log; revision {revision} goes on");
+            service_manager::serving(if report.ok { READY } else { &refused });
+        }
+    }
+}
+
 async fn expire_sessions(front: Arc<Front>, shutdown: CancellationToken) {
     loop {
         tokio::select! {
@@ -218,6 +273,8 @@ async fn expire_sessions(front: Arc<Front>, shutdown: CancellationToken) {
         for (backend, session) in front.sessions.expire() {
             front.broker.end_session(&backend, session);
         }
+        // One may have begun while its backend was taken away.
+        end_unserved_sessions(&front, &front.broker.snapshot());
     }
 }
 

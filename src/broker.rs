@@ -9,17 +9,19 @@ mod decisions;
 mod evidence;
 mod fault;
 mod metrics;
+mod reload;
 mod status;
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
-use tokio::sync::broadcast;
+use tokio::sync::watch;
 
 pub use call::{Call, CallEvent, Client, Reply};
 pub use decisions::PolicyFailed;
 pub use fault::Fault;
+pub use reload::{ReloadOptions, ReloadReport};
 pub use status::Readiness;
 
 use crate::events::EventLog;
@@ -28,9 +30,7 @@ use crate::protocol::call::CallRequest;
 use crate::protocol::error::RpcError;
 use crate::snapshot::{Backend, Snapshot};
 use crate::supervisor::{InstanceKey, ScopeKey, Supervisor};
-
-/// Announcements that may wait for one stream; a stream that misses some is told once more and loses nothing.
-const CHANGES_WAITING_MAX: usize = 16;
+use reload::Reloads;
 
 /// Everything that the front needs: the current snapshot and the running things.
 #[derive(Debug)]
@@ -40,18 +40,21 @@ pub struct Broker {
     pub started_at: SystemTime,
     pub readiness: Readiness,
     pub events: Arc<EventLog>,
-    changes: broadcast::Sender<Arc<str>>,
+    reloads: Reloads,
 }
 
 impl Broker {
+    /// Serves `snapshot`, the first revision, with a supervisor that has no plans yet.
     pub fn new(snapshot: Snapshot, supervisor: Arc<Supervisor>, events: Arc<EventLog>) -> Self {
+        let reloads = Reloads::new(&snapshot);
+        supervisor.publish(&snapshot.plans()).expect("nothing shuts down before it serves");
         Self {
             snapshot: ArcSwap::from_pointee(snapshot),
             supervisor,
             started_at: SystemTime::now(),
             readiness: Readiness::default(),
             events,
-            changes: broadcast::channel(CHANGES_WAITING_MAX).0,
+            reloads,
         }
     }
 
@@ -60,9 +63,10 @@ impl Broker {
         self.snapshot.load_full()
     }
 
-    /// Names of backends whose list of tools has changed, as revisions are published. This version publishes one.
-    pub fn changes(&self) -> broadcast::Receiver<Arc<str>> {
-        self.changes.subscribe()
+    /// The number of the revision that is served, and of each that comes; one that comes right after another may hide
+    /// it. Told once `snapshot` gives it.
+    pub fn revisions(&self) -> watch::Receiver<u64> {
+        self.reloads.revisions()
     }
 
     /// Begins a call. A tool that clients do not see is an error of the protocol; any other call that cannot begin is
@@ -81,6 +85,15 @@ impl Broker {
         for scope in [ScopeKey::Shared, ScopeKey::Session(session)] {
             self.cancel(&InstanceKey { backend: backend.clone(), scope }, session, None, "the session has ended");
         }
+        let own = InstanceKey { backend: backend.clone(), scope: ScopeKey::Session(session) };
+        if let Some(slot) = self.supervisor.find(&own) {
+            slot.retire();
+        }
+    }
+
+    /// A session of a backend that is not served any more is over: its calls may end, and its slot is forgotten once
+    /// proved empty.
+    pub fn forget_session(&self, backend: &Arc<str>, session: u128) {
         let own = InstanceKey { backend: backend.clone(), scope: ScopeKey::Session(session) };
         if let Some(slot) = self.supervisor.find(&own) {
             slot.retire();

@@ -16,7 +16,7 @@ mod model;
 mod strict;
 mod write;
 
-pub use drift::{Drift, drift};
+pub use drift::{Drift, LiveTools, drift};
 pub use load::load;
 pub use merge::{Capture, CaptureError, Change, MergedCatalog, merge};
 pub use model::{Catalog, CatalogTool, Decision, UNREVIEWED, UnknownTool, WrongPackage};

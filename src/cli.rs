@@ -9,6 +9,7 @@ mod ending;
 mod events;
 mod policy;
 mod probe;
+mod reload;
 mod status;
 
 use std::io::{self, Write as _};
@@ -80,6 +81,12 @@ enum Command {
         after_help = "Examples:\n  lazy-mcp recover playwright\n  lazy-mcp recover playwright/ab12cd34ef56\n  lazy-mcp recover playwright/ab12cd34ef56 --force"
     )]
     Recover(ending::RecoverArgs),
+    /// Read configuration, catalogs and policies again, and serve them if nothing is wrong with them.
+    ///
+    /// What has not changed keeps its processes; what is started differently ends its calls and is replaced. If anything
+    /// is wrong nothing changes, and everything that is wrong is told with file and line.
+    #[command(after_help = "Examples:\n  lazy-mcp reload --dry-run\n  lazy-mcp reload")]
+    Reload(reload::ReloadArgs),
     /// Call a tool through the broker, which starts its server if need be.
     #[command(
         after_help = "Examples:\n  lazy-mcp call playwright browser_navigate url=http://localhost:3000\n  lazy-mcp call playwright browser_tabs --json '{\"action\":\"list\"}'"
@@ -161,6 +168,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
             let token = token_file(&args.operator, config)?;
             ending::recover(&base_url(&args.operator.broker, config)?, &token, &args)
         }
+        Command::Reload(args) => reload::run(config().ok(), &args),
         Command::Call(args) => call::run(&base_url(&args.broker, config)?, &args),
         Command::Catalog(CatalogCommand::Capture { backend }) => capture::run(&config()?, &backend),
         Command::Catalog(CatalogCommand::Enable { backend, tool }) => {

@@ -21,10 +21,10 @@ mod template;
 mod vars;
 
 pub use environment::{ALLOWED_ALWAYS, EnvValue, Surroundings};
-pub use load::{load, load_alone, read};
+pub use load::{load, load_alone, read, whereabouts};
 pub use model::{
-    BackendConfig, Config, DEFAULT_LISTEN, Deadlines, Ownership, Probe, RESERVED_NAMES, ReviewMode, ServerConfig, Var,
-    Vars,
+    BackendConfig, Config, DEFAULT_LISTEN, Deadlines, Ownership, Probe, RESERVED_NAMES, ReviewMode, ServerConfig,
+    Switches, Var, Vars,
 };
 pub use package::{Package, package_of};
 pub use resolve::{InstanceContext, ResolveError, Unresolved, powershell};

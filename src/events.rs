@@ -81,6 +81,18 @@ pub enum What {
         #[serde(flatten)]
         instance: Instance,
     },
+    /// A revision has come into force.
+    ReloadDone {
+        revision: u64,
+        /// Backends that are not what they were.
+        changed: usize,
+    },
+    /// The files were refused; the revision before goes on.
+    ReloadRejected { revision: u64, errors: usize },
+    /// An operator has it served until the broker restarts, whatever the configuration says.
+    BackendEnabled { backend: Arc<str> },
+    /// An operator has it not served until the broker restarts, whatever the configuration says.
+    BackendDisabled { backend: Arc<str> },
     /// An idle instance was stopped, because another needed its place.
     MadeRoom {
         #[serde(flatten)]
@@ -127,17 +139,39 @@ impl What {
             Self::CallRewritten { .. } => "call_rewritten",
             Self::ResultRewritten { .. } => "result_rewritten",
             Self::ResultWithheld { .. } => "result_withheld",
+            Self::ReloadDone { .. } => "reload_done",
+            Self::ReloadRejected { .. } => "reload_rejected",
+            Self::BackendEnabled { .. } => "backend_enabled",
+            Self::BackendDisabled { .. } => "backend_disabled",
         }
     }
 
-    /// Whom it happened to; none for what happened to the broker.
+    /// The backend that it is about; none for what happened to the broker.
     pub fn backend(&self) -> Option<&Arc<str>> {
         match self {
-            Self::BrokerReady | Self::BrokerNotReady { .. } | Self::BrokerStopping => None,
+            Self::BackendEnabled { backend } | Self::BackendDisabled { backend } => Some(backend),
             Self::CallDenied { decision }
             | Self::CallRewritten { decision }
             | Self::ResultRewritten { decision }
             | Self::ResultWithheld { decision } => Some(&decision.backend),
+            _ => self.instance().map(|instance| &instance.backend),
+        }
+    }
+
+    /// Whom it happened to; none for what happened to the broker or to a backend as a whole.
+    pub fn instance(&self) -> Option<&Instance> {
+        match self {
+            Self::BrokerReady
+            | Self::BrokerNotReady { .. }
+            | Self::BrokerStopping
+            | Self::ReloadDone { .. }
+            | Self::ReloadRejected { .. }
+            | Self::CallDenied { .. }
+            | Self::CallRewritten { .. }
+            | Self::ResultRewritten { .. }
+            | Self::ResultWithheld { .. }
+            | Self::BackendEnabled { .. }
+            | Self::BackendDisabled { .. } => None,
             Self::StateChanged { instance, .. }
             | Self::StartFailed { instance, .. }
             | Self::RootExited { instance, .. }
@@ -145,7 +179,7 @@ impl What {
             | Self::NotProved { instance, .. }
             | Self::OverLimit { instance, .. }
             | Self::SetAside { instance }
-            | Self::MadeRoom { instance } => Some(&instance.backend),
+            | Self::MadeRoom { instance } => Some(instance),
         }
     }
 }
@@ -183,7 +217,7 @@ pub struct EventLog {
 #[derive(Debug, Default)]
 struct State {
     history: VecDeque<Event>,
-    /// By backend, none for the broker's own, and name: bounded by the configuration.
+    /// By backend, none for the broker's own, and name: of every revision so far, names that operators wrote.
     counts: BTreeMap<(Option<Arc<str>>, &'static str), u64>,
 }
 

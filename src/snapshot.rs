@@ -4,6 +4,7 @@
 
 mod backend;
 mod build;
+mod difference;
 mod explain;
 mod review;
 mod surface;
@@ -12,15 +13,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use backend::{Backend, Tool};
-pub use build::{build, build_backend, build_unreviewed};
+pub use build::{build, build_backend, rebuild, rebuild_unreviewed, switched};
+pub use difference::{AtStart, BackendDifference, Change, differences};
 pub use explain::{CallExplained, Explanation, ResultExplained};
 pub use review::{Acceptance, Reviewed, Signature, accept};
 pub use surface::Surface;
 
 use crate::config::Config;
+pub use crate::config::Switches;
+use crate::supervisor::Plan;
 
-/// What all requests of one moment see.
-#[derive(Debug)]
+/// What all requests of one moment see. A clone shares the backends.
+#[derive(Clone, Debug)]
 pub struct Snapshot {
     /// Counts published revisions of this broker's life, from 1.
     pub revision: u64,
@@ -35,5 +39,10 @@ impl Snapshot {
     /// An enabled backend by its name in the URL.
     pub fn backend(&self, name: &str) -> Option<&Arc<Backend>> {
         self.backends.get(name)
+    }
+
+    /// What the supervisor has to know of those that are served.
+    pub fn plans(&self) -> Vec<Arc<Plan>> {
+        self.backends.values().map(|backend| backend.plan.clone()).collect()
     }
 }

@@ -9,6 +9,7 @@ mod driver;
 mod floor;
 mod instance;
 mod plan;
+mod publication;
 mod registry;
 mod slot;
 mod start;
@@ -17,7 +18,10 @@ mod windows;
 pub use floor::Occupancy;
 pub use instance::{InstanceKey, ScopeKey};
 pub use plan::Plan;
+pub use publication::{Handover, NotPublished};
 pub use registry::{NoSlot, NotSetAside, Supervisor, SupervisorLimits, Tally};
-pub use slot::{Acquired, Cleanup, Ended, Granted, Lease, OverLimit, Refused, Slot, SlotView, Unproved, Waiter};
+pub use slot::{
+    Acquired, Cleanup, Ended, Granted, Lease, OverLimit, Refused, Slot, SlotView, Succession, Unproved, Waiter,
+};
 pub use start::{Limits, StartCause, StartFailure};
 pub use windows::{powershell_of, windows_side};

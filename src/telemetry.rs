@@ -1,6 +1,7 @@
 //! Logging. Events carry fields, never arguments, results, URLs, credentials or command lines (invariant 13).
 
 use std::io::IsTerminal as _;
+use std::sync::OnceLock;
 
 use tracing_subscriber::EnvFilter;
 
@@ -9,16 +10,37 @@ const QUIET: &str = "rmcp=warn";
 
 /// Logs to stderr from here on. `level` is a filter as `RUST_LOG` has it, which overrides it if set.
 pub fn init(level: &str) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    let filter = filter.add_directive(QUIET.parse().expect("a directive"));
     let is_terminal = std::io::stderr().is_terminal();
-    // An error means that logging is set up already, which is what was wanted.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter(level))
         .with_writer(std::io::stderr)
         .with_ansi(is_terminal)
         .with_target(false)
-        .try_init();
+        .with_filter_reloading();
+    let handle = builder.reload_handle();
+    // An error means that logging is set up already, which is what was wanted.
+    if builder.try_init().is_ok() {
+        let _ = SET_FILTER.set(Box::new(move |filter| {
+            if let Err(error) = handle.reload(filter) {
+                tracing::warn!(%error, "the level of the log could not be changed");
+            }
+        }));
+    }
+}
+
+/// Logs by another filter from here on. `RUST_LOG` goes on overriding it.
+pub fn set_level(level: &str) {
+    if let Some(set) = SET_FILTER.get() {
+        set(filter(level));
+    }
+}
+
+/// Set once, by whoever set up the log.
+static SET_FILTER: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock::new();
+
+fn filter(level: &str) -> EnvFilter {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    filter.add_directive(QUIET.parse().expect("a directive"))
 }
 
 /// Names of metrics, without their common prefix `lazy_mcp_`; counters get `_total` behind. Labels are names of the

@@ -15,7 +15,22 @@ use support::mcp::{LEGACY, MODERN, initialize};
 use support::{Backend, Broker, Modern, Reply, Request, Session, Setup};
 
 const PATH: &str = "/admin/mcp";
-const TOOLS: [&str; 5] = ["broker_status", "list_backends", "inspect_backend", "stop_instance", "recover_instance"];
+const TOOLS: [&str; 12] = [
+    "broker_status",
+    "list_backends",
+    "inspect_backend",
+    "list_tools",
+    "get_tool",
+    "explain_policy",
+    "recent_events",
+    "broker_reload",
+    "enable_backend",
+    "disable_backend",
+    "stop_instance",
+    "recover_instance",
+];
+/// Those that change something.
+const DEEDS: [&str; 5] = ["broker_reload", "enable_backend", "disable_backend", "stop_instance", "recover_instance"];
 
 fn start() -> Broker {
     Setup::new().backend(Backend::singleton("fixture")).start()
@@ -146,7 +161,7 @@ async fn a_client_finds_typed_tools_and_looking_starts_nothing() {
         assert_eq!(tool.input_schema["type"], "object", "{tool:?}");
         assert_eq!(tool.input_schema["additionalProperties"], false, "{tool:?}");
         let hints = tool.annotations.as_ref().expect("hints");
-        let is_look = !tool.name.ends_with("_instance");
+        let is_look = !DEEDS.contains(&&*tool.name);
         assert_eq!(hints.read_only_hint, Some(is_look), "{}", tool.name);
     }
     let schema = |name: &str| {
@@ -167,6 +182,16 @@ async fn a_client_finds_typed_tools_and_looking_starts_nothing() {
     let recovered = ask(&client, "recover_instance", json!({"backend": "fixture"})).await;
     let recovered = fits(&recovered, &schema("recover_instance"));
     assert_eq!(recovered["outcome"], "nothing_to_do");
+    for (tool, arguments) in [
+        ("list_tools", json!({"backend": "fixture", "limit": 2})),
+        ("get_tool", json!({"backend": "fixture", "tool": "echo"})),
+        ("explain_policy", json!({"backend": "fixture", "tool": "echo"})),
+        ("recent_events", json!({"limit": 2})),
+        ("broker_reload", json!({"dry_run": true})),
+        ("enable_backend", json!({"backend": "fixture"})),
+    ] {
+        fits(&ask(&client, tool, arguments).await, &schema(tool));
+    }
     assert_eq!(broker.starts("fixture"), 0);
     broker.assert_nothing_runs();
 
@@ -197,6 +222,9 @@ fn wrong_arguments_are_told_to_whoever_can_correct_them() {
         ("recover_instance", json!({"backend": "fixture", "forse": true}), "invalid_arguments", "forse"),
         ("recover_instance", json!({"backend": "fixture", "force": true}), "invalid_arguments", "force needs"),
         ("broker_status", json!({"command": "sh"}), "invalid_arguments", "command"),
+        ("broker_reload", json!({"config": "/etc/passwd"}), "invalid_arguments", "config"),
+        ("get_tool", json!({"backend": "fixture", "tool": "ecko"}), "no_such_tool", "did you mean 'echo'?"),
+        ("disable_backend", json!({"backend": "x"}), "no_such_backend", "no backend 'x'"),
     ] {
         let (found, sentence) = said(tool, arguments);
         assert_eq!(found, code, "{tool}: {sentence}");

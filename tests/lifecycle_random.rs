@@ -175,7 +175,9 @@ fn is_progress(next: Move) -> bool {
         Move::Abandon(_)
         | Move::Overdue(_)
         | Move::Stop
+        | Move::Replace
         | Move::Retire
+        | Move::Reinstate
         | Move::Evict
         | Move::Hurry
         | Move::Recover
@@ -241,6 +243,8 @@ enum Nonsense {
     Admitted,
     Stop,
     Retire,
+    Replace,
+    Reinstate,
     Evict,
     Hurry,
     Recover,
@@ -254,6 +258,8 @@ fn nonsense() -> impl Strategy<Value = Nonsense> {
         1 => (0..20u64).prop_map(|id| Nonsense::Abandon { id }),
         2 => Just(Nonsense::Admitted),
         1 => Just(Nonsense::Stop),
+        1 => Just(Nonsense::Replace),
+        1 => Just(Nonsense::Reinstate),
         1 => Just(Nonsense::Evict),
         1 => Just(Nonsense::Hurry),
         1 => Just(Nonsense::Recover),
@@ -288,6 +294,8 @@ fn event(nonsense: Nonsense, slot: &Slot, now: Moment) -> Event {
         Nonsense::Abandon { id } => Event::Abandon(WaiterId(id)),
         Nonsense::Admitted => Event::Admitted,
         Nonsense::Stop => Event::Stop,
+        Nonsense::Replace => Event::Replace,
+        Nonsense::Reinstate => Event::Reinstate,
         Nonsense::Evict => Event::Evict,
         Nonsense::Hurry => Event::Hurry,
         Nonsense::Retire => Event::Retire,

@@ -121,6 +121,11 @@ fn the_service_manager_is_told() {
     assert_eq!(managed.heard(), None);
     signal(managed.child.id(), Signal::SIGCONT);
     managed.wait_for("WATCHDOG=1");
+    // A reload begins and ends.
+    signal(managed.child.id(), Signal::SIGHUP);
+    let reloading = managed.wait_for("RELOADING=1");
+    assert!(reloading.contains("MONOTONIC_USEC="), "{reloading}");
+    managed.wait_for("READY=1");
     signal(managed.child.id(), Signal::SIGTERM);
     managed.wait_for("STOPPING=1");
     let status = until("the broker to end", SOON, || managed.child.try_wait().unwrap());

@@ -9,6 +9,15 @@ pub(super) fn serving(status: &str) {
     notify(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
+/// The files are being read again. Ends with [`serving`], whatever comes of it.
+pub(super) fn reloading() {
+    match NotifyState::monotonic_usec_now() {
+        // systemd 253 wants both in one message.
+        Ok(now) => notify(&[NotifyState::Reloading, now]),
+        Err(error) => tracing::warn!(%error, "the service manager could not be told of the reload"),
+    }
+}
+
 /// One line that `systemctl status` shows.
 pub(super) fn status(text: &str) {
     notify(&[NotifyState::Status(text)]);

@@ -5,6 +5,8 @@
 //!
 //! **Invariant:** nothing here sets a command, an environment or a path: what runs is what the operator's files say.
 
+mod changes;
+mod definitions;
 mod endings;
 mod looks;
 
@@ -45,6 +47,8 @@ pub struct Tool {
 pub enum Effect {
     /// Nothing: it starts nothing, and refreshes no idle clock.
     None,
+    /// It changes what is served, and ends nothing.
+    Serves,
     /// It ends processes.
     Ends,
 }
@@ -64,6 +68,19 @@ pub fn tools() -> &'static [Tool] {
             ),
             Tool::new("list_backends", "List of backends", looks::LIST_BACKENDS, Effect::None, looks::list_backends),
             Tool::new("inspect_backend", "One backend", looks::INSPECT_BACKEND, Effect::None, looks::inspect_backend),
+            Tool::new("list_tools", "Tools of a backend", definitions::LIST, Effect::None, definitions::list_tools),
+            Tool::new("get_tool", "One tool", definitions::GET, Effect::None, definitions::get_tool),
+            Tool::new(
+                "explain_policy",
+                "What a policy says of a call",
+                definitions::EXPLAIN,
+                Effect::None,
+                definitions::explain_policy,
+            ),
+            Tool::new("recent_events", "What happened", looks::RECENT_EVENTS, Effect::None, looks::recent_events),
+            Tool::new("broker_reload", "Reload", changes::RELOAD, Effect::Ends, changes::broker_reload),
+            Tool::new("enable_backend", "Enable a backend", changes::ENABLE, Effect::Serves, changes::enable_backend),
+            Tool::new("disable_backend", "Disable a backend", changes::DISABLE, Effect::Ends, changes::disable_backend),
             Tool::new("stop_instance", "Stop instances", endings::STOP, Effect::Ends, endings::stop_instance),
             Tool::new(
                 "recover_instance",

@@ -279,7 +279,7 @@ impl Call {
     fn enter(&mut self, supervisor: &Arc<Supervisor>) -> Phase {
         let key = InstanceKey { backend: self.backend.name.clone(), scope: self.client.scope.clone() };
         loop {
-            let slot = match supervisor.slot(&key, || self.backend.plan.clone()) {
+            let slot = match supervisor.slot(&key) {
                 Ok(slot) => slot,
                 Err(none) => return Phase::ended(Reply::Fault(Fault::no_slot(&self.backend.name, none))),
             };

@@ -180,7 +180,9 @@ impl Fault {
                     "The broker has {max} instances in use, which is its limit, so '{backend}' gets no other. Call again later."
                 ),
             ),
-            NoSlot::ShuttingDown => Self::refused(backend, &Refused::By(Refusal::Retired, None), Duration::ZERO),
+            NoSlot::ShuttingDown | NoSlot::NotServed => {
+                Self::refused(backend, &Refused::By(Refusal::Retired, None), Duration::ZERO)
+            }
             NoSlot::Leftovers => Self {
                 retry_after: Some(Duration::from_secs(1)),
                 ..Self::new(

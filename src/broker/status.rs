@@ -2,7 +2,7 @@
 //!
 //! No argument, result, URL, credential, environment value or command line is in here (invariant 13).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -89,11 +89,18 @@ impl Broker {
             totals.extend(front);
         }
         let none = Vec::new();
-        let disabled = snapshot.config.backends.values().filter(|backend| !backend.enabled).map(|backend| {
+        // Not served; of one that was, something may still be on its way out.
+        let names: BTreeSet<&str> = snapshot.config.backends.keys().chain(seen.keys()).map(String::as_str).collect();
+        let disabled = names.into_iter().filter(|name| snapshot.backend(name).is_none()).map(|name| {
+            let tally = self.supervisor.tally(name);
+            let instances = seen.get(name).into_iter().flatten().map(instance_status).collect::<Vec<_>>();
             json!({
-                "name": backend.name, "mount": format!("/{}/mcp", backend.name), "enabled": false, "scope": null,
+                "name": name, "mount": format!("/{name}/mcp"), "enabled": false,
+                "configured": snapshot.config.backends.contains_key(name),
+                "enabled_by": self.enabled_by(name), "scope": null,
                 "fingerprint": null, "policy": null, "catalog": null, "queue_limit": null,
-                "idle_timeout_seconds": null, "limits": null, "starts": 0, "proofs": 0, "instances": [],
+                "idle_timeout_seconds": null, "limits": null, "starts": tally.starts, "proofs": tally.proofs,
+                "last_cleanup": tally.last_cleanup.map(cleanup_status), "instances": instances,
             })
         });
         let backends: Vec<Value> = snapshot
@@ -103,17 +110,15 @@ impl Broker {
                 let tally = self.supervisor.tally(&backend.name);
                 let asked = backend.plan.config.ownership.limits;
                 let limits = Limits { asked, refusal: self.supervisor.why_unlimited(asked).map(Arc::from) };
-                backend_status(
-                    backend,
-                    snapshot.reviewed.of(&backend.name),
-                    tally,
-                    &limits,
-                    seen.get(&*backend.name).unwrap_or(&none),
-                )
+                let (review, seen) = (snapshot.reviewed.of(&backend.name), seen.get(&*backend.name).unwrap_or(&none));
+                let mut shown = backend_status(backend, review, tally, &limits, seen);
+                shown["enabled_by"] = self.enabled_by(&backend.name).into();
+                shown
             })
             .chain(disabled)
             .collect();
         let reasons = self.readiness.reasons();
+        let last_reload = self.reloads.last();
         let cgroups_missing = self.supervisor.cgroups_missing().map(ToString::to_string);
         let controllers: Vec<_> = self.supervisor.controllers().iter().map(|controller| controller.as_str()).collect();
         let has_windows = snapshot.config.enabled().any(|backend| backend.ownership.windows);
@@ -129,7 +134,9 @@ impl Broker {
                 "ready": reasons.is_empty(),
                 "not_ready_because": reasons,
                 "reviewed": snapshot.reviewed.is_whole(),
-                "last_reload": {"at": timestamp(self.started_at), "ok": true, "errors": []},
+                "last_reload": {
+                    "at": timestamp(last_reload.at), "ok": last_reload.errors.is_empty(), "errors": last_reload.errors,
+                },
                 "owner_kinds": owner_kinds,
                 "cgroup_unavailable_because": cgroups_missing,
                 "cgroup_controllers": controllers,
@@ -137,6 +144,13 @@ impl Broker {
             "totals": totals,
             "backends": backends,
         })
+    }
+}
+
+impl Broker {
+    /// Who says whether a backend is served: its file, or an operator until the broker restarts.
+    fn enabled_by(&self, backend: &str) -> &'static str {
+        if self.reloads.switch_of(backend).is_some() { "operator" } else { "file" }
     }
 }
 

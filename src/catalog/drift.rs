@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 
 use super::model::Catalog;
 use super::write::tool_parts;
+use crate::core::digest::Digest;
 
 /// The tools that differ between a catalog and a live list, by name. Empty means that there is no drift.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +23,48 @@ pub struct Drift {
 impl Drift {
     pub fn is_empty(&self) -> bool {
         self.changed.is_empty() && self.added.is_empty() && self.removed.is_empty()
+    }
+}
+
+/// A live list as far as it can be compared with another catalog later: some hundred bytes a tool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LiveTools(BTreeMap<String, Definition>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Definition {
+    Sound(Digest),
+    /// A key twice, or listed twice with two definitions: it is nobody's.
+    Unsound,
+}
+
+impl LiveTools {
+    /// `catalog` saves the work of digesting what is in it with the same bytes.
+    pub fn of(live_tools: &[Box<RawValue>], catalog: &Catalog) -> Self {
+        let reviewed: BTreeMap<&str, _> = catalog.tools.iter().map(|tool| (tool.name.as_str(), tool)).collect();
+        let mut tools = BTreeMap::new();
+        for live in live_tools {
+            let Some(name) = name_of(live) else { continue };
+            let known = reviewed.get(name.as_str()).filter(|tool| tool.raw.get() == live.get());
+            let digest = known.map(|tool| tool.digest).or_else(|| Some(tool_parts(live).ok()?.1));
+            let found = digest.map_or(Definition::Unsound, Definition::Sound);
+            tools
+                .entry(name)
+                .and_modify(|known| {
+                    if *known != found {
+                        *known = Definition::Unsound;
+                    }
+                })
+                .or_insert(found);
+        }
+        Self(tools)
+    }
+
+    /// Tools that are in both, with another definition: [`Drift::changed`].
+    pub fn changed_from(&self, catalog: &Catalog) -> BTreeSet<String> {
+        let differs = |tool: &&super::CatalogTool| {
+            self.0.get(&tool.name).is_some_and(|live| *live != Definition::Sound(tool.digest))
+        };
+        catalog.tools.iter().filter(differs).map(|tool| tool.name.clone()).collect()
     }
 }
 

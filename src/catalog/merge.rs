@@ -120,6 +120,7 @@ pub fn merge(previous: Option<&Catalog>, capture: Capture) -> Result<MergedCatal
         instructions: capture.instructions,
         // Computed when the text is made.
         digest: Digest::of(b""),
+        file_digest: Digest::of(b""),
         tools,
     };
     Ok(MergedCatalog { changes: changes(previous, &catalog), text: catalog.text() })

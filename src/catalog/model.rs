@@ -31,6 +31,8 @@ pub struct Catalog {
     pub prompts: Vec<Box<RawValue>>,
     /// Of everything in the file but itself.
     pub digest: Digest,
+    /// Of the bytes of the file as it was read.
+    pub(super) file_digest: Digest,
     pub(super) tools: Vec<CatalogTool>,
 }
 

@@ -20,6 +20,6 @@ pub(super) fn run(path: &Path, name: &str, tool: &str, decision: Decision) -> an
     let text = catalog.text_with(tool, decision).map_err(|e| Failure::new(Exit::Usage, e.to_string()))?;
     replace_file(&backend.catalog, &text)
         .with_context(|| format!("write the catalog `{}`", backend.catalog.display()))?;
-    print_line(&format!("{said} in {}; restart the broker to serve it", backend.catalog.display()));
+    print_line(&format!("{said} in {}; `lazy-mcp reload` serves it", backend.catalog.display()));
     Ok(Exit::Done)
 }

@@ -59,6 +59,12 @@ fn describe(data: &str) -> anyhow::Result<String> {
         "call_rewritten" => format!("call of {} rewritten by {}", text("tool"), text("rule")),
         "result_rewritten" => format!("result of {} rewritten by {}", text("tool"), text("rule")),
         "result_withheld" => format!("result of {} WITHHELD by {}", text("tool"), text("rule")),
+        "reload_done" => format!("revision {}: {} backends changed", event["revision"], event["changed"]),
+        "reload_rejected" => {
+            format!("RELOAD REFUSED with {} errors; revision {} goes on", event["errors"], event["revision"])
+        }
+        "backend_enabled" => "enabled by an operator".to_owned(),
+        "backend_disabled" => "disabled by an operator".to_owned(),
         "missed" => return Ok(format!("({} earlier events are forgotten)", event["count"])),
         other => other.to_owned(),
     };

@@ -43,6 +43,7 @@ impl Loader<'_> {
     fn backend(&self, name: &str, mut section: Section<'_>, vars: &BTreeSet<String>) -> Option<BackendConfig> {
         let all = Placeholders::All { vars };
         let enabled = section.get("enabled").and_then(|entry| entry.boolean()).unwrap_or(true);
+        let enabled = self.switches.get(name).copied().unwrap_or(enabled);
         let command = section.require("command", "the program to start, for example \"npx\"");
         let command = command.and_then(|entry| {
             let command = template(&entry, all)?;

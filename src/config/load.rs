@@ -7,11 +7,13 @@ use std::time::Duration;
 use toml::de::DeTable;
 
 use super::environment::Surroundings;
-use super::model::{Config, DEFAULT_LISTEN, ReviewMode, ServerConfig};
+use super::model::{Config, DEFAULT_LISTEN, ReviewMode, ServerConfig, Switches};
 use super::paths::{absolute, tidy};
 use super::reader::{Entry, Reader, Section};
 use super::vars::read_vars;
 use crate::core::diagnostic::{Diagnostic, Diagnostics, suggestion};
+
+static NO_SWITCHES: Switches = Switches::new();
 
 /// Larger than this is not a configuration file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -27,8 +29,25 @@ pub fn load(path: &Path) -> Result<Config, Diagnostics> {
 
 /// What could be made out of the file, and what is wrong with it: for those who look for more faults in the files that
 /// it names. Not to be used when there is a fault.
-pub fn read(path: &Path) -> (Option<Config>, Diagnostics) {
-    Loader::new(path, Surroundings::of_this_process()).load_part()
+///
+/// `switches` say of backends whether they are enabled, over what the file says.
+pub fn read(path: &Path, switches: &Switches) -> (Option<Config>, Diagnostics) {
+    Loader { switches, ..Loader::new(path, Surroundings::of_this_process()) }.load_part()
+}
+
+/// Where the broker of this file listens and keeps its state, however much is wrong with the rest of it: for those who
+/// have a question to that broker. `None` when that cannot be made out; of a file that is half there, the half that has
+/// the address may be missing, and somebody else's broker is not to be asked.
+pub fn whereabouts(path: &Path) -> Option<(SocketAddr, PathBuf)> {
+    let loader = Loader::new(path, Surroundings::of_this_process());
+    let text = loader.read().ok()?;
+    let (document, errors) = DeTable::parse_recoverable(&text);
+    let server = document.get_ref().get("server").and_then(|server| server.get_ref().as_table());
+    let is_named = server.is_some_and(|server| server.contains_key("listen"));
+    let reader = Reader::new(path, &text);
+    let section = Section::document(&reader, document.get_ref()).part("server");
+    let server = loader.server(&reader, section)?;
+    (errors.is_empty() || is_named).then_some((server.listen, server.state_dir))
 }
 
 /// [`load`] for commands that read no catalog and no policy: these need not exist yet.
@@ -43,11 +62,14 @@ pub(super) struct Loader<'a> {
     surroundings: Surroundings,
     /// Whether the catalogs and policies of enabled backends must exist.
     pub(super) needs_files: bool,
+    /// Whether backends are enabled, over what the file says of them.
+    pub(super) switches: &'a Switches,
 }
 
 impl<'a> Loader<'a> {
     fn new(path: &'a Path, surroundings: Surroundings) -> Self {
-        Self { path, base: path.parent().unwrap_or(Path::new("")).to_owned(), surroundings, needs_files: true }
+        let base = path.parent().unwrap_or(Path::new("")).to_owned();
+        Self { path, base, surroundings, needs_files: true, switches: &NO_SWITCHES }
     }
 
     fn load(&self) -> Result<Config, Diagnostics> {

@@ -37,7 +37,10 @@ impl Config {
     }
 }
 
-/// `[server]`: read when the broker starts.
+/// Backends that are enabled (true) or not whatever the file says of them, by name.
+pub type Switches = BTreeMap<String, bool>;
+
+/// `[server]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerConfig {
     /// Always a loopback address. Port 0 lets the kernel choose.
@@ -93,7 +96,7 @@ pub enum Var {
 }
 
 /// `[backends.NAME]`: how to start a server, and where its catalog and policy are.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct BackendConfig {
     pub name: String,
     /// A disabled backend is checked as well, but its files need not exist.
@@ -163,4 +166,11 @@ pub struct Probe {
     pub arguments: serde_json::Map<String, serde_json::Value>,
     /// What the text of the result is to match.
     pub expect: Option<Regex>,
+}
+
+impl PartialEq for Probe {
+    fn eq(&self, other: &Self) -> bool {
+        let expected = |probe: &Self| probe.expect.as_ref().map(|expect| expect.as_str().to_owned());
+        self.tool == other.tool && self.arguments == other.arguments && expected(self) == expected(other)
+    }
 }

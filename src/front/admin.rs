@@ -134,8 +134,8 @@ impl ServerHandler for Server {
 }
 
 fn described(tool: &admin::Tool) -> Tool {
-    let does_nothing = tool.effect == Effect::None;
-    let hints = ToolAnnotations::new().read_only(does_nothing).destructive(!does_nothing).open_world(false);
+    let (is_look, ends) = (tool.effect == Effect::None, tool.effect == Effect::Ends);
+    let hints = ToolAnnotations::new().read_only(is_look).destructive(ends).open_world(false);
     Tool::new(tool.name, tool.description, tool.input_schema())
         .with_title(tool.title)
         .with_raw_output_schema(Arc::new(tool.output_schema()))

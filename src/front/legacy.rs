@@ -81,8 +81,10 @@ pub(super) fn open_stream(
     let session = session(front, mounted, headers)?;
     let place = session.streams.take().ok_or(Refusal::TooManyStreams)?;
     let news = News {
+        broker: front.broker.clone(),
         backend: mounted.backend.name.clone(),
-        changes: front.broker.changes(),
+        revisions: front.broker.revisions(),
+        known: mounted.backend.surface.tools_digest,
         ended: Some(session.ended.clone()),
         shutdown: front.shutdown.clone(),
         greeting: None,

@@ -176,8 +176,10 @@ fn listen(
         format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{{{params}{of_stream}}}}}"#)
     };
     let news = News {
+        broker: front.broker.clone(),
         backend: mounted.backend.name.clone(),
-        changes: front.broker.changes(),
+        revisions: front.broker.revisions(),
+        known: mounted.backend.surface.tools_digest,
         ended: None,
         shutdown: front.shutdown.clone(),
         greeting: Some(notice("notifications/subscriptions/acknowledged", &format!(r#""notifications":{agreed},"#))),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -35,8 +35,9 @@ pub(super) struct Session {
 #[derive(Debug)]
 pub struct Sessions {
     secret: Secret,
-    ttl: Duration,
-    sessions_max: usize,
+    /// Seconds.
+    ttl: AtomicU64,
+    sessions_max: AtomicUsize,
     table: Mutex<HashMap<u128, Arc<Session>>>,
     ended: Mutex<Ended>,
 }
@@ -67,8 +68,9 @@ impl Session {
         Hold { session: self.clone() }
     }
 
-    fn expires(&self, ttl: Duration) -> u64 {
-        self.last_used.load(Ordering::Relaxed).saturating_add(ttl.as_secs())
+    /// `ttl` in seconds.
+    fn expires(&self, ttl: u64) -> u64 {
+        self.last_used.load(Ordering::Relaxed).saturating_add(ttl)
     }
 
     fn is_in_use(&self) -> bool {
@@ -83,11 +85,18 @@ impl Sessions {
     pub fn open(state_dir: &Path, ttl: Duration, sessions_max: usize) -> io::Result<Self> {
         Ok(Self {
             secret: Secret(read_or_make_key(&state_dir.join("session.key"))?),
-            ttl,
-            sessions_max,
+            ttl: AtomicU64::new(ttl.as_secs()),
+            sessions_max: AtomicUsize::new(sessions_max),
             table: Mutex::default(),
             ended: Mutex::new(Ended::open(state_dir.join("ended-sessions"))?),
         })
+    }
+
+    /// Other bounds from now on. Sessions above a lower number are forgotten as others come, as if that had always been
+    /// the number.
+    pub fn set_bounds(&self, ttl: Duration, sessions_max: usize) {
+        self.ttl.store(ttl.as_secs(), Ordering::Relaxed);
+        self.sessions_max.store(sessions_max, Ordering::Relaxed);
     }
 
     /// Opens a session and names it. `capabilities` is the raw object that the client declared.
@@ -99,7 +108,7 @@ impl Sessions {
         let token = self.secret.seal(backend, &claims);
         match self.insert(backend, &claims, &token) {
             Some(_) => Ok(token),
-            None => Err(io::Error::other(format!("all {} sessions are in use; try again later", self.sessions_max))),
+            None => Err(io::Error::other(format!("all {} sessions are in use; try again later", self.max()))),
         }
     }
 
@@ -109,7 +118,7 @@ impl Sessions {
         let known = self.table().get(&id).cloned();
         if let Some(session) = known {
             let is_meant = *session.token == *token && session.backend == *backend;
-            let is_alive = session.is_in_use() || now() < session.expires(self.ttl);
+            let is_alive = session.is_in_use() || now() < session.expires(self.ttl());
             if is_meant && is_alive {
                 session.last_used.store(now(), Ordering::Relaxed);
             }
@@ -117,18 +126,29 @@ impl Sessions {
         }
         let claims = self.secret.open(backend, token)?;
         // When it was last used is not known any more; its issue is.
-        let is_alive =
-            now() < claims.issued.saturating_add(self.ttl.as_secs()) && !self.ended().contains(id, claims.issued);
+        let is_alive = now() < claims.issued.saturating_add(self.ttl()) && !self.ended().contains(id, claims.issued);
         if is_alive { self.insert(backend, &claims, token) } else { None }
     }
 
     /// Ends a session; its id is refused from now on, after a restart too.
     pub(super) fn end(&self, session: &Session) -> io::Result<()> {
         // Remembered before it is forgotten, so that nobody finds it in between and takes it back.
-        let remembered = self.ended().add(session.id, session.expires(self.ttl).max(now() + self.ttl.as_secs()));
+        let remembered = self.ended().add(session.id, self.forgettable(session));
         session.ended.cancel();
         self.table().remove(&session.id);
         remembered
+    }
+
+    /// Ends the sessions of backends that are not served any more, as [`end`](Self::end) does each, and returns them.
+    pub fn end_where(&self, is_gone: impl Fn(&str) -> bool) -> (Vec<(Arc<str>, u128)>, io::Result<()>) {
+        let gone: Vec<_> = self.table().values().filter(|session| is_gone(&session.backend)).cloned().collect();
+        let remembered = self.ended().add_all(gone.iter().map(|session| (session.id, self.forgettable(session))));
+        let mut table = self.table();
+        for session in &gone {
+            session.ended.cancel();
+            table.remove(&session.id);
+        }
+        (gone.iter().map(|session| (session.backend.clone(), session.id)).collect(), remembered)
     }
 
     /// Takes out the sessions that were not used for their lifetime, and returns them.
@@ -137,7 +157,7 @@ impl Sessions {
         let mut table = self.table();
         let mut over = Vec::new();
         table.retain(|_, session| {
-            let is_over = !session.is_in_use() && session.expires(self.ttl) <= now;
+            let is_over = !session.is_in_use() && session.expires(self.ttl()) <= now;
             if is_over {
                 session.ended.cancel();
                 over.push((session.backend.clone(), session.id));
@@ -156,7 +176,16 @@ impl Sessions {
     }
 
     pub fn max(&self) -> usize {
-        self.sessions_max
+        self.sessions_max.load(Ordering::Relaxed)
+    }
+
+    fn ttl(&self) -> u64 {
+        self.ttl.load(Ordering::Relaxed)
+    }
+
+    /// Until when the id of a session that ends now could be taken for that of one that lives.
+    fn forgettable(&self, session: &Session) -> u64 {
+        session.expires(self.ttl()).max(now() + self.ttl())
     }
 
     /// `None` when all places are taken by sessions in use.
@@ -171,7 +200,8 @@ impl Sessions {
             streams: Places::new(STREAMS_MAX),
         });
         let mut table = self.table();
-        if table.len() >= self.sessions_max {
+        // One for the newcomer, and one more as long as there are more than a lower bound allows.
+        for _ in 0..(table.len() + 1).saturating_sub(self.max()).min(2) {
             // Forgotten, not ended: its id still describes it, so a client that does come back is taken back.
             let oldest = table.values().filter(|s| !s.is_in_use()).min_by_key(|s| s.last_used.load(Ordering::Relaxed));
             let oldest = oldest.map(|session| session.id)?;
@@ -236,18 +266,36 @@ impl Ended {
     }
 
     fn add(&mut self, id: u128, expiry: u64) -> io::Result<()> {
-        let now = now();
-        if self.expiries.len() >= ENDED_MAX {
-            self.expiries.retain(|_, expiry| *expiry > now);
-            if self.expiries.len() >= ENDED_MAX {
-                self.expiries.clear();
-                self.all_before = now + 1;
-            }
+        if self.make_room() {
             self.write()?;
         }
         self.expiries.insert(id, expiry);
         let mut file = fs::OpenOptions::new().append(true).create(true).open(&self.path)?;
         writeln!(file, "{id:032x} {expiry}")
+    }
+
+    /// Many at once, in one write.
+    fn add_all(&mut self, ids: impl Iterator<Item = (u128, u64)>) -> io::Result<()> {
+        let before = self.expiries.len();
+        for (id, expiry) in ids {
+            self.make_room();
+            self.expiries.insert(id, expiry);
+        }
+        if self.expiries.len() == before { Ok(()) } else { self.write() }
+    }
+
+    /// Whether something was forgotten for it.
+    fn make_room(&mut self) -> bool {
+        let now = now();
+        if self.expiries.len() < ENDED_MAX {
+            return false;
+        }
+        self.expiries.retain(|_, expiry| *expiry > now);
+        if self.expiries.len() >= ENDED_MAX {
+            self.expiries.clear();
+            self.all_before = now + 1;
+        }
+        true
     }
 }
 
@@ -318,6 +366,42 @@ mod tests {
         drop(hold);
         assert_eq!(sessions.expire().len(), 1);
         assert!(sessions.find(&backend(), &id).is_none());
+    }
+
+    #[test]
+    fn sessions_of_a_backend_that_is_gone_are_over_for_good_and_no_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let sessions = Sessions::open(dir.path(), HOUR, 10).unwrap();
+        let begin = |backend: &str| sessions.begin(&backend.into(), "2025-11-25", "{}").unwrap();
+        let ids = ["gone", "gone", "kept"].map(begin);
+        let streams = ids[..2].iter().map(|id| sessions.find(&"gone".into(), id).unwrap().ended.clone());
+        let streams: Vec<_> = streams.collect();
+        let (ended, remembered) = sessions.end_where(|backend| backend == "gone");
+        remembered.unwrap();
+        assert_eq!(ended.len(), 2);
+        assert!(streams.iter().all(CancellationToken::is_cancelled));
+        for sessions in [sessions, Sessions::open(dir.path(), HOUR, 10).unwrap()] {
+            assert!(
+                sessions.find(&"gone".into(), &ids[0]).is_none() && sessions.find(&"kept".into(), &ids[2]).is_some()
+            );
+            assert!(sessions.end_where(|backend| backend == "gone").0.is_empty());
+        }
+    }
+
+    #[test]
+    fn other_bounds_hold_for_those_that_are_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let sessions = Sessions::open(dir.path(), HOUR, 10).unwrap();
+        for _ in 0..5 {
+            sessions.begin(&backend(), "2025-11-25", "{}").unwrap();
+        }
+        sessions.set_bounds(HOUR, 2);
+        for _ in 0..3 {
+            sessions.begin(&backend(), "2025-11-25", "{}").unwrap();
+        }
+        assert_eq!(sessions.len(), 2);
+        sessions.set_bounds(Duration::ZERO, 2);
+        assert_eq!(sessions.expire().len(), 2);
     }
 
     #[test]

@@ -9,13 +9,14 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use futures_util::stream::unfold;
-use tokio::sync::broadcast;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::places::Place;
 use super::respond;
 use super::session::Hold;
-use crate::broker::{Call, CallEvent};
+use crate::broker::{Broker, Call, CallEvent};
+use crate::core::digest::Digest;
 use crate::protocol::raw::Pieces;
 
 /// Between two comments on a silent stream. Proxies and clients commonly give up after 30 to 60 seconds.
@@ -78,8 +79,11 @@ pub(super) fn of_message(message: Pieces) -> Body {
 
 /// What a stream that waits for news is told.
 pub(super) struct News {
+    pub broker: Arc<Broker>,
     pub backend: Arc<str>,
-    pub changes: broadcast::Receiver<Arc<str>>,
+    pub revisions: watch::Receiver<u64>,
+    /// The list that the client has been told of, or can have seen when it came.
+    pub known: Digest,
     /// Ends the stream: its session's end.
     pub ended: Option<CancellationToken>,
     pub shutdown: CancellationToken,
@@ -126,25 +130,27 @@ impl News {
         let quiet = tokio::time::sleep(KEEP_ALIVE);
         tokio::pin!(quiet);
         loop {
+            // However many revisions came since, the list is another one or it is not.
+            let list = list_of(&self.broker, &self.backend)?;
+            if std::mem::replace(&mut self.known, list) != list
+                && let Some(message) = &self.tools_changed
+            {
+                return Some(event(message.as_bytes()));
+            }
             tokio::select! {
-                // Each arm is cancel safe: tokens stay cancelled, a receiver keeps its place, the timer is ours.
+                // Each arm is cancel safe: tokens stay cancelled, a watch keeps what was not seen, the timer is ours.
                 () = self.shutdown.cancelled() => return None,
                 () = ended(self.ended.as_ref()) => return None,
                 () = &mut quiet => return Some(comment()),
-                change = self.changes.recv() => {
-                    let is_ours = match change {
-                        Ok(backend) => backend == self.backend,
-                        // Some were missed: one may have been ours, and a needless notice does no harm.
-                        Err(broadcast::error::RecvError::Lagged(_)) => true,
-                        Err(broadcast::error::RecvError::Closed) => return None,
-                    };
-                    if let Some(message) = self.tools_changed.as_ref().filter(|_| is_ours) {
-                        return Some(event(message.as_bytes()));
-                    }
-                }
+                changed = self.revisions.changed() => changed.ok()?,
             }
         }
     }
+}
+
+/// The list that clients of a backend see now; `None` if it is not served any more.
+fn list_of(broker: &Broker, backend: &str) -> Option<Digest> {
+    broker.snapshot().backend(backend).map(|backend| backend.surface.tools_digest)
 }
 
 async fn ended(token: Option<&CancellationToken>) {

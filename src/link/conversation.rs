@@ -35,7 +35,7 @@ pub struct Streams {
 pub const OWN_IDS: u64 = 1 << 48;
 
 /// Bounds of one link.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkLimits {
     /// The longest line taken from the server, in bytes.
     pub frame_len_max: usize,

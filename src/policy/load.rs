@@ -60,6 +60,14 @@ pub fn load(path: &Path) -> Result<Policy, Diagnostics> {
     outcome.unwrap_or_else(|_| Err(fault(format!("policy did not end within {} s", WATCHDOG.as_secs()))))
 }
 
+impl Policy {
+    /// Whether its file and every import are what they were when it was loaded, byte for byte: then it means the same,
+    /// because a policy sees nothing but these.
+    pub fn is_current(&self) -> bool {
+        self.files.iter().all(|(path, digest)| read(path).is_ok_and(|bytes| Digest::of(&bytes) == *digest))
+    }
+}
+
 /// The state of one load, kept in the machine for the constructors.
 pub(super) struct Loading {
     origin: Origin,

@@ -12,7 +12,7 @@ use super::backend::{Backend, Tool};
 use super::review::Reviewed;
 use super::surface::Surface;
 use crate::catalog::{self, Catalog};
-use crate::config::{self, BackendConfig, Config, Deadlines, Package};
+use crate::config::{self, BackendConfig, Config, Deadlines, Package, Switches};
 use crate::core::diagnostic::{Diagnostic, Diagnostics, suggestion};
 use crate::core::lifecycle::{Limits, OverdueRule};
 use crate::link::LinkLimits;
@@ -39,7 +39,7 @@ const STABLE_AFTER: Duration = Duration::from_secs(30);
 /// Builds the first revision. A faulty configuration hides no faults of the files that it names. Where the configuration
 /// asks for it, what nobody accepted is a fault too.
 pub fn build(path: &Path) -> Result<Snapshot, Diagnostics> {
-    match build_unreviewed(path) {
+    match build_on(path, None, &Switches::new()) {
         Ok(snapshot) => snapshot.reviewed(),
         Err(mut faults) => {
             ReviewLock::read(&ReviewLock::path_for(path)).err().into_iter().for_each(|found| faults.extend(found));
@@ -48,27 +48,90 @@ pub fn build(path: &Path) -> Result<Snapshot, Diagnostics> {
     }
 }
 
-/// As [`build`], whatever was accepted: for those who want to accept.
-pub fn build_unreviewed(path: &Path) -> Result<Snapshot, Diagnostics> {
-    let (config, mut faults) = config::read(path);
+/// Builds the revision after `previous` from the same configuration file. What has not changed is taken over from it:
+/// a file is read and compared, and verified, parsed or compiled only when it is another.
+pub fn rebuild(previous: &Snapshot, switches: &Switches) -> Result<Snapshot, Diagnostics> {
+    rebuild_unreviewed(previous, switches)?.reviewed()
+}
+
+/// As [`rebuild`], whatever was accepted: for those who want to accept.
+pub fn rebuild_unreviewed(previous: &Snapshot, switches: &Switches) -> Result<Snapshot, Diagnostics> {
+    build_on(&previous.config.path, Some(previous), switches)
+}
+
+/// The revision after `previous` with one of its backends enabled or disabled and everything else as it is served,
+/// whatever the files say by now: to disable must not depend on a file that somebody is editing.
+pub fn switched(previous: &Snapshot, name: &str, enabled: bool) -> Result<Snapshot, Diagnostics> {
+    let mut next = Snapshot { revision: previous.revision + 1, ..previous.clone() };
+    if let Some(backend) = next.config.backends.get_mut(name) {
+        backend.enabled = enabled;
+    }
+    match next.config.backends.get(name).filter(|_| enabled) {
+        Some(backend) => {
+            let built = build_on_known(&next.config, name, backend, previous.backends.get(name))?;
+            next.backends.insert(name.to_owned(), built);
+            next.reviewed()
+        }
+        None => {
+            next.backends.remove(name);
+            next.reviewed.forget(name);
+            Ok(next)
+        }
+    }
+}
+
+fn build_on(path: &Path, previous: Option<&Snapshot>, switches: &Switches) -> Result<Snapshot, Diagnostics> {
+    let (config, mut faults) = config::read(path, switches);
     let Some(config) = config else { return Err(faults) };
     let mut backends = BTreeMap::new();
     let has_files = |backend: &BackendConfig| backend.catalog.is_file() && backend.policy.is_file();
     // A file that is missing was told of already.
     for (name, backend) in config.backends.iter().filter(|(_, backend)| backend.enabled && has_files(backend)) {
-        match build_backend(&config, name, backend) {
+        match build_on_known(&config, name, backend, previous.and_then(|previous| previous.backend(name))) {
             Ok(built) => {
-                backends.insert(name.clone(), Arc::new(built));
+                backends.insert(name.clone(), built);
             }
             Err(found) => faults.extend(found),
         }
     }
-    faults.into_result(Snapshot { revision: 1, config, backends, reviewed: Reviewed::default() })
+    let revision = previous.map_or(1, |previous| previous.revision + 1);
+    faults.into_result(Snapshot { revision, config, backends, reviewed: Reviewed::default() })
+}
+
+/// What is built of a backend depends on its catalog, its policy and these alone.
+fn is_same(known: &Backend, config: &Config, backend: &BackendConfig) -> bool {
+    let plan = &known.plan;
+    plan.config == *backend
+        && plan.vars == config.vars
+        && plan.limits.drain == config.server.drain
+        && plan.link.frame_len_max == config.server.frame_bytes_max
 }
 
 /// One backend from its files, whatever is wrong with others.
-pub fn build_backend(config: &Config, name: &str, backend: &BackendConfig) -> Result<Backend, Diagnostics> {
-    let (catalog, policy) = match (catalog::load(&backend.catalog), policy::load(&backend.policy)) {
+pub fn build_backend(config: &Config, name: &str, backend: &BackendConfig) -> Result<Arc<Backend>, Diagnostics> {
+    build_on_known(config, name, backend, None)
+}
+
+/// The known one itself where nothing has changed.
+fn build_on_known(
+    config: &Config,
+    name: &str,
+    backend: &BackendConfig,
+    known: Option<&Arc<Backend>>,
+) -> Result<Arc<Backend>, Diagnostics> {
+    let known_catalog = known.map(|known| &known.catalog).filter(|known| known.path == backend.catalog);
+    let known_catalog = known_catalog.filter(|known| known.is_current());
+    let known_policy = known.map(|known| &known.policy).filter(|known| known.path == backend.policy);
+    let known_policy = known_policy.filter(|known| known.is_current());
+    if let (Some(known), Some(_), Some(_)) = (known, known_catalog, known_policy)
+        && is_same(known, config, backend)
+    {
+        return Ok(known.clone());
+    }
+    let catalog =
+        known_catalog.map_or_else(|| catalog::load(&backend.catalog).map(Arc::new), |known| Ok(known.clone()));
+    let policy = known_policy.map_or_else(|| policy::load(&backend.policy), |known| Ok(known.clone()));
+    let (catalog, policy) = match (catalog, policy) {
         (Ok(catalog), Ok(policy)) => (catalog, policy),
         (catalog, policy) => {
             let mut faults = Diagnostics::default();
@@ -87,7 +150,6 @@ pub fn build_backend(config: &Config, name: &str, backend: &BackendConfig) -> Re
     check_deadlines(&policy, &names, backend, &mut faults);
     check_probe(&catalog, &policy, config, backend, &mut faults);
     let name: Arc<str> = name.into();
-    let catalog = Arc::new(catalog);
     let visible: Vec<_> = catalog.enabled().filter(|tool| policy.shows(&tool.name)).collect();
     let definitions: Vec<_> = visible.iter().map(|tool| &*tool.raw).collect();
     let surface = Surface::new(&catalog, &definitions);
@@ -100,13 +162,16 @@ pub fn build_backend(config: &Config, name: &str, backend: &BackendConfig) -> Re
     let fingerprint = backend.fingerprint(&config.vars, scope, &catalog.package, &catalog.version);
     let plan = Plan {
         backend: name.clone(),
+        fingerprint,
+        is_shared: policy.scope == policy::Scope::Singleton,
         config: backend.clone(),
         vars: config.vars.clone(),
         catalog: catalog.clone(),
         limits: limits(&policy, backend, config.server.drain),
         link: LinkLimits { frame_len_max: config.server.frame_bytes_max },
     };
-    faults.into_result(Backend { name, plan: Arc::new(plan), catalog, policy, fingerprint, surface, tools })
+    let built = Backend { name, plan: Arc::new(plan), catalog, policy, fingerprint, surface, tools };
+    faults.into_result(Arc::new(built))
 }
 
 fn built_tool(policy: &Policy, name: &str, raw: &RawValue) -> Tool {

@@ -1,17 +1,12 @@
 //! What a policy would say of a call and of a result, and why: for operators who ask before it happens.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::value::RawValue;
 
 use super::Backend;
 use crate::catalog::Decision;
+use crate::policy::CallFacts;
 use crate::policy::testing::{CallSeen, PayloadSeen, Subject};
-use crate::policy::{CallFacts, InputSchema};
-use crate::protocol::raw::members;
 
 /// What happens to a tool's calls.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -66,12 +61,8 @@ pub struct ResultExplained {
 impl Backend {
     /// The backend as tests of its policy ask it.
     pub fn subject(&self) -> Subject {
-        let schema = |tool: &RawValue| {
-            let [schema] = members(tool.get(), ["inputSchema"]).ok()?;
-            Some(Arc::new(InputSchema::new(schema?)))
-        };
-        let visible = self.catalog.tools().iter().filter(|tool| self.tool(&tool.name).is_some());
-        let tools: BTreeMap<_, _> = visible.map(|tool| (tool.name.clone(), schema(&tool.raw))).collect();
+        let schema = |tool: &str| Some((tool.to_owned(), self.tool(tool)?.schema.clone()));
+        let tools = self.tool_names().filter_map(schema).collect();
         Subject { name: self.name.to_string(), policy: self.policy.clone(), tools, call_max: self.call_max() }
     }
 

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use nix::unistd::{User, getuid};
+
 use super::{Backend, Snapshot};
 use crate::config::ReviewMode;
 use crate::core::diagnostic::{Diagnostic, Diagnostics};
@@ -10,11 +12,7 @@ use crate::review::{Accepted, Present, Review, ReviewLock};
 
 /// Every enabled backend held against `reviewed.lock`.
 #[derive(Clone, Debug, Default)]
-pub struct Reviewed {
-    backends: BTreeMap<String, Review>,
-    /// One for each policy and catalog that is not as it was accepted.
-    pub findings: Vec<Diagnostic>,
-}
+pub struct Reviewed(BTreeMap<String, (Review, Vec<Diagnostic>)>);
 
 /// What accepting a backend changed.
 #[derive(Clone, Debug)]
@@ -36,11 +34,29 @@ pub struct Signature {
 
 impl Reviewed {
     pub fn of(&self, backend: &str) -> Review {
-        self.backends.get(backend).copied().unwrap_or_default()
+        self.0.get(backend).map(|(review, _)| *review).unwrap_or_default()
+    }
+
+    /// One for each policy and catalog that is not as it was accepted.
+    pub fn findings(&self) -> impl Iterator<Item = &Diagnostic> {
+        self.0.values().flat_map(|(_, findings)| findings)
     }
 
     pub fn is_whole(&self) -> bool {
-        self.findings.is_empty()
+        self.findings().next().is_none()
+    }
+
+    pub(super) fn forget(&mut self, backend: &str) {
+        self.0.remove(backend);
+    }
+}
+
+impl Signature {
+    /// Of the user of this process, unless there is another name.
+    pub fn now(by: Option<String>, note: Option<String>) -> Self {
+        let uid = getuid();
+        let user = || User::from_uid(uid).ok().flatten().map_or_else(|| format!("uid {uid}"), |user| user.name);
+        Self { at: format!("{:.0}", jiff::Timestamp::now()), by: by.unwrap_or_else(user), note }
     }
 }
 
@@ -49,15 +65,11 @@ impl Snapshot {
     /// accepted is a fault.
     pub fn reviewed(mut self) -> Result<Self, Diagnostics> {
         let lock = ReviewLock::read(&ReviewLock::path_for(&self.config.path))?;
-        self.reviewed = Reviewed::default();
-        for (name, backend) in &self.backends {
-            let (review, findings) = lock.look(name, &backend.present());
-            self.reviewed.backends.insert(name.clone(), review);
-            self.reviewed.findings.extend(findings);
-        }
+        let looked = self.backends.iter().map(|(name, backend)| (name.clone(), lock.look(name, &backend.present())));
+        self.reviewed = Reviewed(looked.collect());
         let mut faults = Diagnostics::default();
         if self.config.review == ReviewMode::Enforce {
-            self.reviewed.findings.iter().cloned().for_each(|finding| faults.push(finding));
+            self.reviewed.findings().cloned().for_each(|finding| faults.push(finding));
         }
         faults.into_result(self)
     }

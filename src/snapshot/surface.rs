@@ -5,10 +5,11 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::catalog::Catalog;
+use crate::core::digest::Digest;
 use crate::protocol::version::{LEGACY, MODERN, meta, supported};
 
-/// How long a modern client may keep a list, in milliseconds. Lists change with a restart of the broker only, and a
-/// client that goes on over one should see the change within minutes.
+/// How long a modern client may keep a list, in milliseconds. Who listens is told when it changes; who does not should
+/// see it within minutes.
 const LIST_TTL_MS: u64 = 300_000;
 
 /// Response bodies from behind the id on: `,"result":…}`. The front writes `{"jsonrpc":"2.0","id":` and the id first.
@@ -16,6 +17,8 @@ const LIST_TTL_MS: u64 = 300_000;
 pub struct Surface {
     initialize: Vec<(&'static str, Bytes)>,
     pub tools: Bytes,
+    /// Of the list, for those who are to be told when it is another.
+    pub tools_digest: Digest,
     pub tools_modern: Bytes,
     pub discover: Bytes,
 }
@@ -23,8 +26,7 @@ pub struct Surface {
 impl Surface {
     /// `tools` are the raw definitions of the visible tools in their order.
     pub fn new(catalog: &Catalog, tools: &[&RawValue]) -> Self {
-        // Only what the broker relays is offered. Lists do not change while it runs, but clients that are told that they
-        // may keep a stream open for it, and that stream is there.
+        // Only what the broker relays is offered.
         let capabilities = json!({"tools": {"listChanged": true}});
         let server_info = catalog.server_info.get();
         let instructions =
@@ -41,6 +43,7 @@ impl Surface {
         Self {
             initialize: LEGACY.into_iter().map(initialize).collect(),
             tools: tail(&format!(r#"{{"tools":[{list}]}}"#)),
+            tools_digest: Digest::of(list.as_bytes()),
             tools_modern: tail(&format!(
                 r#"{{"resultType":"complete","tools":[{list}],"ttlMs":{LIST_TTL_MS},"cacheScope":"public"}}"#
             )),

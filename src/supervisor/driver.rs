@@ -1,6 +1,5 @@
 //! The one task of a slot: performs what its core decided, in that order, and reports what came of it.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,7 +10,7 @@ use tokio_util::task::TaskTracker;
 use super::registry::Services;
 use super::slot::{Cleanup, Live, Slot};
 use super::start::{Footprint, StartCause, StartFailure, Started, bring_up};
-use crate::catalog;
+use crate::catalog::{self, LiveTools};
 use crate::core::generation::Generation;
 use crate::core::lifecycle::{Effect, Event, LeaseLoss, Report};
 use crate::core::limits::TreeLimit;
@@ -154,7 +153,7 @@ impl Driver {
         running.footprint = footprint;
         match result {
             Ok(started) => {
-                self.slot.set_live(live(generation, &started, BTreeSet::new()));
+                self.slot.set_live(live(generation, &started, LiveTools::default()));
                 let is_greeted = running.is_greeted.clone();
                 if !started.limits.asked.is_none() {
                     let is_greeted = is_greeted.clone();
@@ -275,24 +274,26 @@ async fn greet(slot: &Slot, generation: Generation, started: &Started) -> Result
         Ok(greeted) => greeted,
         Err(fault) => return Err(explain(generation, &started.link, &started.tree, fault).await),
     };
-    let drift = catalog::drift(&slot.plan().catalog, &tools);
+    let plan = slot.plan();
+    let drift = catalog::drift(&plan.catalog, &tools);
     if !drift.is_empty() {
         tracing::warn!(
             slot = %slot, changed = drift.changed.len(), added = drift.added.len(), removed = drift.removed.len(),
             "the server's tools are not those of its catalog"
         );
     }
-    Ok(live(generation, started, drift.changed))
+    Ok(live(generation, started, LiveTools::of(&tools, &plan.catalog)))
 }
 
-fn live(generation: Generation, started: &Started, drifted: BTreeSet<String>) -> Live {
+fn live(generation: Generation, started: &Started, tools: LiveTools) -> Live {
     Live {
         generation,
         link: started.link.clone(),
         keeper: started.tree.keeper(),
         owner: started.tree.owner(),
         limits: started.limits.clone(),
-        drifted: Arc::new(drifted),
+        tools: Arc::new(tools),
+        drifted: Arc::default(),
     }
 }
 

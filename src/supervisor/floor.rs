@@ -65,6 +65,13 @@ impl Floor {
         self.called(&mut state, admitted)
     }
 
+    /// Who is to be told that it is admitted.
+    pub fn set_limits(&self, limits: AdmissionLimits) -> Vec<Arc<Slot>> {
+        let mut state = self.lock();
+        let admitted = state.admission.set_limits(limits);
+        self.called(&mut state, admitted)
+    }
+
     pub fn holds(&self, slot: SlotNumber) -> bool {
         self.lock().admission.holds(slot)
     }

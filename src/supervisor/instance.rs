@@ -22,6 +22,12 @@ pub struct InstanceKey {
     pub scope: ScopeKey,
 }
 
+impl ScopeKey {
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::Shared)
+    }
+}
+
 impl InstanceKey {
     /// A digest of the scope key, for status and logs: a session id is a credential and never shows.
     pub fn scope_key_hash(&self) -> String {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::catalog::Catalog;
 use crate::config::{BackendConfig, Vars};
+use crate::core::digest::Digest;
 use crate::core::lifecycle::Limits;
 use crate::link::LinkLimits;
 
@@ -11,6 +12,10 @@ use crate::link::LinkLimits;
 #[derive(Debug)]
 pub struct Plan {
     pub backend: Arc<str>,
+    /// What makes its processes what they are: another one needs another generation.
+    pub fingerprint: Digest,
+    /// One instance for everyone.
+    pub is_shared: bool,
     pub config: BackendConfig,
     pub vars: Vars,
     pub catalog: Arc<Catalog>,

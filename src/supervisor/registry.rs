@@ -40,6 +40,8 @@ pub enum NoSlot {
         max: usize,
     },
     ShuttingDown,
+    /// No revision serves it any more.
+    NotServed,
     /// What an earlier broker left is not proved gone, and nothing is started beside it.
     Leftovers,
 }
@@ -56,7 +58,7 @@ pub enum NotSetAside {
 /// The running things. Ends with `shutdown`; dropped without it, the keepers sweep by themselves.
 #[derive(Debug)]
 pub struct Supervisor {
-    services: Arc<Services>,
+    pub(super) services: Arc<Services>,
     limits: SupervisorLimits,
 }
 
@@ -91,13 +93,15 @@ impl Tally {
 }
 
 #[derive(Debug, Default)]
-struct Registered {
-    slots: HashMap<InstanceKey, Arc<Slot>>,
+pub(super) struct Registered {
+    pub slots: HashMap<InstanceKey, Arc<Slot>>,
     /// Not proved empty, and without a place; each leaves with its proof.
     set_aside: Vec<Arc<Slot>>,
-    /// By backend, so bounded by the configuration.
+    /// By backend, of every revision so far: names that operators wrote.
     tallies: HashMap<Arc<str>, Tally>,
-    is_shutting_down: bool,
+    /// Of the revision that is served, by backend.
+    pub plans: HashMap<Arc<str>, Arc<Plan>>,
+    pub is_shutting_down: bool,
     last_number: u64,
     /// Whether what an earlier broker left is proved gone.
     is_clear: bool,
@@ -126,8 +130,9 @@ impl Supervisor {
         Self { services: Arc::new(services), limits }
     }
 
-    /// The slot of a key, made if there is none. Starts nothing but the slot's own task.
-    pub fn slot(&self, key: &InstanceKey, plan: impl FnOnce() -> Arc<Plan>) -> Result<Arc<Slot>, NoSlot> {
+    /// The slot of a key, made if there is none, with the plan that is published now: a call that began under an older
+    /// revision must not bring back what that one started. Starts nothing but the slot's own task.
+    pub fn slot(&self, key: &InstanceKey) -> Result<Arc<Slot>, NoSlot> {
         let mut registered = self.services.registered();
         if let Some(slot) = registered.slots.get(key) {
             return Ok(slot.clone());
@@ -138,6 +143,8 @@ impl Supervisor {
         if !registered.is_clear {
             return Err(NoSlot::Leftovers);
         }
+        let plan = registered.plans.get(&key.backend).filter(|plan| plan.is_shared == key.scope.is_shared());
+        let plan = plan.cloned().ok_or(NoSlot::NotServed)?;
         let max = self.limits.slots_max;
         if registered.slots.len() >= max {
             registered.slots.retain(|_, slot| !slot.forget_if_vacant());
@@ -154,7 +161,7 @@ impl Supervisor {
         };
         let high_water = self.services.journal.high_water(&key.backend);
         let shared = self.services.shared.clone();
-        let slot = Arc::new(Slot::new(name, shared, plan(), high_water, inbox.clone()));
+        let slot = Arc::new(Slot::new(name, shared, plan, high_water, inbox.clone()));
         registered.slots.insert(key.clone(), slot.clone());
         let driver = Driver::new(slot.clone(), self.services.clone(), orders, inbox);
         self.services.tracker.spawn(driver.run());
@@ -322,7 +329,7 @@ impl Services {
         }
     }
 
-    fn registered(&self) -> MutexGuard<'_, Registered> {
+    pub fn registered(&self) -> MutexGuard<'_, Registered> {
         self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

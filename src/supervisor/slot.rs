@@ -2,6 +2,7 @@
 
 mod ending;
 mod lease;
+mod succession;
 mod view;
 
 use std::collections::{BTreeSet, HashMap};
@@ -15,6 +16,7 @@ use super::floor::Floor;
 use super::instance::InstanceKey;
 use super::plan::Plan;
 use super::start::{Limits, StartCause, StartFailure};
+use crate::catalog::LiveTools;
 use crate::core::admission::SlotNumber;
 use crate::core::generation::{Generation, Mint, Stamped};
 use crate::core::lifecycle::{self, Effect, Event, LeaseId, PublicState, Refusal, Report, WaiterId};
@@ -26,6 +28,8 @@ use crate::ownership::{Owner, ProcessId, Survivor};
 use ending::Attempts;
 
 pub use ending::{Ended, Unproved};
+use succession::Standing;
+pub use succession::Succession;
 
 pub use lease::{Acquired, Granted, Lease, Refused, Waiter};
 use lease::{Answer, Answers};
@@ -63,7 +67,7 @@ struct State {
     plan: Arc<Plan>,
     /// Set when the registry has forgotten the slot: a caller that still holds it looks again.
     is_forgotten: bool,
-    is_retired: bool,
+    standing: Standing,
     /// Set when an operator has given its place to another slot although it is not proved empty.
     is_set_aside: bool,
     last_waiter: u64,
@@ -95,7 +99,9 @@ pub(super) struct Live {
     pub keeper: ProcessId,
     pub owner: Owner,
     pub limits: Limits,
-    /// Tools whose live definition is not the catalog's.
+    /// What the server listed.
+    pub tools: Arc<LiveTools>,
+    /// Tools whose live definition is not the one of the plan's catalog.
     pub drifted: Arc<BTreeSet<String>>,
 }
 
@@ -143,7 +149,7 @@ impl Slot {
             core: lifecycle::Slot::new(Mint::after(high_water)),
             plan,
             is_forgotten: false,
-            is_retired: false,
+            standing: Standing::Wanted,
             is_set_aside: false,
             last_waiter: 0,
             waiting: HashMap::new(),
@@ -240,14 +246,6 @@ impl Slot {
         self.order(Order::Look);
     }
 
-    /// Stops the instance once its calls are done, for good.
-    pub fn retire(self: &Arc<Self>) {
-        self.lock().is_retired = true;
-        self.event(Event::Retire);
-        // One that is stopped already has nothing to perform, but is to be forgotten.
-        self.order(Order::Look);
-    }
-
     /// Stops the instance now if nobody uses it, because another slot needs its place.
     pub(super) fn evict(self: &Arc<Self>) {
         let is_idle = self.lock().core.idle_since().is_some();
@@ -264,7 +262,7 @@ impl Slot {
     }
 
     /// There is a place, if the slot still wants it. To be called without the lock of any slot.
-    fn admitted(self: &Arc<Self>) {
+    pub(super) fn admitted(self: &Arc<Self>) {
         let mut state = self.lock();
         // It may have vacated since, and have asked anew.
         if !(state.core.is_admitting() && self.shared.floor.holds(self.number)) {
@@ -286,10 +284,6 @@ impl Slot {
     /// Since when nobody uses the instance.
     pub(super) fn idle_since(&self) -> Option<Moment> {
         self.lock().core.idle_since()
-    }
-
-    pub(super) fn is_retired(&self) -> bool {
-        self.lock().is_retired
     }
 
     /// Whether the slot holds nothing that anybody could miss; if so it is marked, and `acquire` sends callers away.
@@ -332,6 +326,7 @@ impl Slot {
         let mut state = self.lock();
         if state.core.live() == Some(live.generation) {
             state.live = Some(live);
+            state.compare_tools();
         }
     }
 

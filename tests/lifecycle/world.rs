@@ -81,7 +81,9 @@ pub enum Move {
     Overdue(usize),
     Admit,
     Stop,
+    Replace,
     Retire,
+    Reinstate,
     Evict,
     Hurry,
     Recover,
@@ -162,6 +164,10 @@ impl World {
         if !self.retired {
             out.push(Move::Retire);
         }
+        // The random walks alone: all of it beside everything else would be too many worlds.
+        if scale.comes_again {
+            out.push(if self.retired { Move::Reinstate } else { Move::Replace });
+        }
         // At any other time these do nothing; the random walks see that.
         let state = self.slot.public_state();
         for (next, in_state) in [
@@ -238,9 +244,14 @@ impl World {
                 self.stops += 1;
                 self.tell(Event::Stop, scale)
             }
+            Move::Replace => self.tell(Event::Replace, scale),
             Move::Retire => {
                 self.retired = true;
                 self.tell(Event::Retire, scale)
+            }
+            Move::Reinstate => {
+                self.retired = false;
+                self.tell(Event::Reinstate, scale)
             }
             Move::Recover => self.tell(Event::Recover, scale),
             Move::Evict => self.tell(Event::Evict, scale),

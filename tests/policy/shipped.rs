@@ -246,7 +246,7 @@ fn defaults_hold_where_a_policy_is_silent() {
 #[test]
 fn what_is_shipped_is_accepted() {
     let snapshot = lazy_mcp_broker::snapshot::build(Path::new("config/broker.toml")).unwrap();
-    let findings: Vec<String> = snapshot.reviewed.findings.iter().map(ToString::to_string).collect();
+    let findings: Vec<String> = snapshot.reviewed.findings().map(ToString::to_string).collect();
     let how = "look through what changed, then `lazy-mcp policy accept --all --by lazy-mcp-broker`";
     assert!(findings.is_empty(), "{how}\n{}", findings.join("\n"));
 }

@@ -6,6 +6,7 @@
 
 pub mod broker;
 pub mod cli;
+pub mod files;
 pub mod freezer;
 pub mod http;
 pub mod mcp;

@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::endings::backend_names;
-use super::{Context, Nothing};
+use super::{Context, Nothing, to_json};
 use crate::broker::Fault;
 use crate::core::diagnostic::suggestion;
+use crate::events::Event;
 use crate::protocol::error::shown;
 
 pub(super) const BROKER_STATUS: &str = "All that /status says: the broker, totals, every backend with its instances, \
@@ -16,6 +17,12 @@ pub(super) const LIST_BACKENDS: &str =
     "The configured backends, one line each: where they are served, who shares them, how much runs. Wakes nothing.";
 pub(super) const INSPECT_BACKEND: &str =
     "One backend as /status shows it, and the names of the tools that clients see. Wakes nothing.";
+
+pub(super) const RECENT_EVENTS: &str = "What happened, oldest first, as /events tells it: starts, stops, proofs, \
+failures, reloads. after is the number of the last event known. Wakes nothing.";
+
+/// Events in one answer, unless the asker wants fewer.
+const EVENTS_MAX: usize = 200;
 
 /// The document of `/status`.
 #[derive(Debug, Serialize)]
@@ -67,7 +74,7 @@ struct BackendLine {
 #[serde(deny_unknown_fields)]
 pub(super) struct BackendName {
     /// As the configuration names it.
-    backend: String,
+    pub backend: String,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -76,6 +83,47 @@ pub(super) struct Inspected {
     backend: serde_json::Map<String, Value>,
     /// Tools that clients see, sorted.
     tool_names: Vec<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WhichEvents {
+    /// Only events with a higher number, from the oldest on; without it the newest.
+    #[serde(default)]
+    after: Option<u64>,
+    /// At most so many; 200 without it, and never more.
+    #[serde(default)]
+    limit: Option<usize>,
+    /// Only those of this backend.
+    #[serde(default)]
+    backend: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Events {
+    /// Each with `number`, `at`, `event` and what belongs to it.
+    events: Vec<serde_json::Map<String, Value>>,
+    /// Events that were forgotten before they could be asked for.
+    missed: u64,
+    /// To be asked after next time.
+    last: u64,
+}
+
+pub(super) async fn recent_events(context: Context, which: WhichEvents) -> Result<Events, Fault> {
+    let WhichEvents { after, limit, backend } = which;
+    let limit = limit.unwrap_or(EVENTS_MAX).clamp(1, EVENTS_MAX);
+    let batch = context.broker.events.after(after.unwrap_or(0));
+    let newest = batch.events.last().map_or(after.unwrap_or(0), |event| event.number);
+    let is_meant = |event: &&Event| backend.is_none() || event.what.backend().map(|name| &**name) == backend.as_deref();
+    let meant: Vec<&Event> = batch.events.iter().filter(is_meant).collect();
+    let (first, is_cut) = match after {
+        None => (meant.len().saturating_sub(limit), false),
+        Some(_) => (0, meant.len() > limit),
+    };
+    let shown = &meant[first..meant.len().min(first + limit)];
+    let last = if is_cut { shown.last().map_or(newest, |event| event.number) } else { newest };
+    let events = shown.iter().map(|event| to_json(event).as_object_mut().map(std::mem::take).unwrap_or_default());
+    Ok(Events { events: events.collect(), missed: if after.is_some() { batch.missed } else { 0 }, last })
 }
 
 pub(super) async fn broker_status(context: Context, _: Nothing) -> Result<Status, Fault> {

@@ -1,9 +1,9 @@
 //! `lazy-mcp policy accept`.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use clap::Args;
-use nix::unistd::{User, getuid};
 
 use super::super::{eprint_line, print_line};
 use super::{chosen, configuration, tell, test};
@@ -40,18 +40,14 @@ pub(super) fn run(path: &Path, args: &AcceptArgs) -> anyhow::Result<Exit> {
     if !tested(&config, &names)? {
         return Err(Failure::new(Exit::NotSo, "nothing is accepted: tests fail").into());
     }
-    let signature = Signature {
-        at: format!("{:.0}", jiff::Timestamp::now()),
-        by: args.by.clone().unwrap_or_else(user),
-        note: args.note.clone(),
-    };
-    let accepted = accept(path, &backends, &signature)?;
+    let signature = Signature::now(args.by.clone(), args.note.clone());
+    let accepted = accept(path, backends.iter().map(|backend| &**backend), &signature)?;
     accepted.iter().for_each(|acceptance| print_line(&describe(acceptance)));
     eprint_line(&format!("written: {}", ReviewLock::path_for(path).display()));
     Ok(Exit::Done)
 }
 
-fn checked(config: &Config, names: &[&str]) -> Option<Vec<Backend>> {
+fn checked(config: &Config, names: &[&str]) -> Option<Vec<Arc<Backend>>> {
     let built = names.iter().map(|name| build_backend(config, name, &config.backends[*name]));
     let (good, bad): (Vec<_>, Vec<_>) = built.partition(Result::is_ok);
     bad.iter().filter_map(|bad| bad.as_ref().err()).for_each(tell);
@@ -87,9 +83,4 @@ fn describe(acceptance: &Acceptance) -> String {
     let policy = step("policy", before.policy.digest, now.policy.digest);
     let catalog = step("catalog", before.catalog.digest, now.catalog.digest);
     format!("{backend}: accepted ({policy}, {catalog})")
-}
-
-fn user() -> String {
-    let uid = getuid();
-    User::from_uid(uid).ok().flatten().map_or_else(|| format!("uid {uid}"), |user| user.name)
 }

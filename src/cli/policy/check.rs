@@ -1,6 +1,7 @@
 //! `lazy-mcp policy check`.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -59,7 +60,7 @@ fn describe(backend: &Backend, lock: &ReviewLock) {
     findings.iter().for_each(|finding| eprint_line(&format!("warning: {finding}")));
 }
 
-fn report(name: &str, built: &Result<Backend, Diagnostics>, lock: &ReviewLock) -> Value {
+fn report(name: &str, built: &Result<Arc<Backend>, Diagnostics>, lock: &ReviewLock) -> Value {
     match built {
         Ok(backend) => {
             let (review, _) = lock.look(name, &backend.present());

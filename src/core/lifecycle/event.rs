@@ -38,8 +38,13 @@ pub enum Event {
     Admitted,
     /// Drain and stop; the next call starts a new generation.
     Stop,
-    /// Drain, stop and never start again.
+    /// What the slot starts is another from now on: drain and stop as `Stop` does, and forget earlier failures, because
+    /// they say nothing of what is started next.
+    Replace,
+    /// Drain, stop and never start again, unless it is reinstated.
     Retire,
+    /// A retired slot may start again once it is stopped. Whoever was refused meanwhile stays refused.
+    Reinstate,
     /// Another slot wants the place: stop, if nobody is served and nobody waits.
     Evict,
     /// Calls under way are not waited for any longer; whoever drains stops now.
@@ -117,7 +122,7 @@ pub enum Refusal {
     CoolingDown { retry_after: Duration },
     /// The last generation could not be proved gone.
     CleanupFailed,
-    /// The slot never starts again.
+    /// The slot does not start again.
     Retired,
 }
 

@@ -67,11 +67,17 @@ impl Slot {
             }
             Event::Admitted => self.admitted(&mut step),
             Event::Stop => self.stop(&mut step),
+            Event::Replace => {
+                self.budget.reset();
+                self.stop(&mut step);
+            }
             Event::Retire => {
                 self.want = Want::Retired;
                 self.refuse_all(Refusal::Retired, &mut step);
                 self.stop(&mut step);
             }
+            // Nobody waits in a retired slot, so there is nothing to serve.
+            Event::Reinstate => self.want = Want::OnDemand,
             Event::Evict => self.evict(&mut step),
             Event::Hurry => self.hurry(&mut step),
             Event::Recover => self.recover(&mut step),

@@ -6,6 +6,8 @@ use super::*;
 use crate::core::generation::{Generation, Mint, Stamped};
 use crate::core::moment::Moment;
 
+mod succession;
+
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }

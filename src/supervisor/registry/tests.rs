@@ -6,11 +6,12 @@ use tempfile::TempDir;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::*;
+use crate::core::digest::Digest;
 use crate::core::generation::Generation;
 use crate::core::lifecycle::{Effect, Limits, OverdueRule, Report};
 use crate::link::{Caller, LinkLimits};
 use crate::supervisor::driver::Order;
-use crate::supervisor::{Acquired, Ended, ScopeKey};
+use crate::supervisor::{Acquired, Ended, NotPublished, ScopeKey};
 use crate::{catalog, config};
 
 const SWEEPS_MAX: u8 = 2;
@@ -31,6 +32,8 @@ impl Scene {
         let backend = config.backends["agentation"].clone();
         let plan = Plan {
             backend: "agentation".into(),
+            fingerprint: Digest::of(b"1"),
+            is_shared: false,
             catalog: Arc::new(catalog::load(&backend.catalog).unwrap()),
             config: backend,
             vars: config.vars,
@@ -40,6 +43,26 @@ impl Scene {
         let supervisor =
             Supervisor::new(journal, KeeperProgram::own(), limits, &[], Arc::new(EventLog::new("x".into())));
         Self { supervisor, plan: Arc::new(plan), _dir: dir }
+    }
+
+    /// On a runtime, which it needs, and may not block.
+    async fn aside() -> Self {
+        tokio::task::spawn_blocking(|| Self::new(2)).await.unwrap()
+    }
+
+    /// The same backend, started differently, or shared differently.
+    fn another_plan(&self, fingerprint: &[u8], is_shared: bool) -> Arc<Plan> {
+        let Plan { backend, config, vars, catalog, limits, link, .. } = &*self.plan;
+        Arc::new(Plan {
+            backend: backend.clone(),
+            fingerprint: Digest::of(fingerprint),
+            is_shared,
+            config: config.clone(),
+            vars: vars.clone(),
+            catalog: catalog.clone(),
+            limits: *limits,
+            link: *link,
+        })
     }
 
     fn key(number: u128) -> InstanceKey {
@@ -205,4 +228,44 @@ async fn a_shutdown_looks_again_and_names_what_is_not_proved_wherever_it_is() {
     let unproved = scene.supervisor.shutdown(Duration::from_secs(1)).await;
     assert_eq!(unproved.len(), 2);
     assert!(slots.iter().all(|slot| slot.view().unproved.unwrap().next.is_none()), "a look is under way");
+}
+
+#[tokio::test]
+async fn a_slot_is_of_the_revision_that_is_published_whoever_asks_for_it() {
+    let scene = Scene::aside().await;
+    scene.supervisor.services.registered().is_clear = true;
+    let key = Scene::key(1);
+    assert_eq!(scene.supervisor.slot(&key).err(), Some(NoSlot::NotServed));
+    scene.supervisor.publish(std::slice::from_ref(&scene.plan)).unwrap();
+    let slot = scene.supervisor.slot(&key).unwrap();
+    assert!(Arc::ptr_eq(&slot.plan(), &scene.plan));
+    let next = scene.another_plan(b"2", false);
+    scene.supervisor.publish(std::slice::from_ref(&next)).unwrap();
+    assert!(Arc::ptr_eq(&slot.plan(), &next));
+    assert!(Arc::ptr_eq(&scene.supervisor.slot(&Scene::key(2)).unwrap().plan(), &next));
+    // A session's own instance is nothing that a shared backend has.
+    scene.supervisor.publish(&[scene.another_plan(b"3", true)]).unwrap();
+    assert_eq!(scene.supervisor.slot(&Scene::key(3)).err(), Some(NoSlot::NotServed));
+    scene.supervisor.publish(&[]).unwrap();
+    let shared = InstanceKey { backend: "agentation".into(), scope: ScopeKey::Shared };
+    assert_eq!(scene.supervisor.slot(&shared).err(), Some(NoSlot::NotServed));
+    assert!(scene.supervisor.shutdown(Duration::from_secs(1)).await.is_empty());
+    assert_eq!(scene.supervisor.publish(std::slice::from_ref(&next)), Err(NotPublished));
+}
+
+#[test]
+fn what_is_not_proved_gone_blocks_its_place_whatever_is_published() {
+    let scene = Scene::new(2);
+    let (slot, generation) = scene.unproved(1);
+    let next = scene.another_plan(b"2", false);
+    let told = scene.supervisor.publish(std::slice::from_ref(&next)).unwrap();
+    assert_eq!(told["agentation"].draining, [&*slot.id]);
+    assert!(matches!(acquire(&slot), Acquired::Refused(_)) && scene.in_place(&slot));
+    // Removed and back again.
+    scene.supervisor.publish(&[]).unwrap();
+    scene.supervisor.services.settle(&slot);
+    assert!(scene.in_place(&slot), "nothing is over without a proof");
+    scene.supervisor.publish(std::slice::from_ref(&next)).unwrap();
+    slot.report(generation, Report::TreeEmpty);
+    assert!(matches!(acquire(&slot), Acquired::Later(_)));
 }
