@@ -122,7 +122,15 @@ fn with_tests() -> TempDir {
 fn failing_tests_say_where_and_what() {
     let dir = with_tests();
     let run = policy(&dir, &["test"]);
-    assert_snapshot!(said(&dir, &run), @"");
+    assert_snapshot!(said(&dir, &run), @r#"
+exit 1
+ok    test_fixture.lua test_passes (22 steps)
+FAIL  test_fixture.lua test_fails (9 steps)
+      policies/tests/test_fixture.lua:12: expected the call to be allowed, but: argument `text` must not be longer than 5 bytes
+FAIL  test_fixture.lua test_breaks (4 steps)
+      policies/tests/test_fixture.lua:16: attempt to index nil with 'at_all'
+policy test: 1 passed, 2 failed
+"#);
 }
 
 #[test]
@@ -165,13 +173,11 @@ fn every_claim_can_fail() {
         ("p:call { tol = 'x' }", "'tool' must be the name of a tool"),
         ("p:call { tool = 'echo', argument = {} }", "did you mean 'arguments'?"),
         ("return p.idle", "unknown field 'idle' of the policy"),
-        ("r('{}', 'fixtures/../../fixture.lua')", "give 'json'"),
         ("p:result { tool = 'echo', fixture = '../fixture.lua' }", "is not below the directory of the test"),
         ("broker.load_policy('fixtur')", "did you mean 'fixture'?"),
         ("os.exit()", "unknown name 'os': tests see"),
         ("while true do end", "the test used more than its 10000000 steps"),
         ("while true do pcall(function() while true do end end) end", "the test used more than its 10000000 steps"),
-        ("local t = {} for i = 1, 1e7 do t[i] = string.rep('x', 1e6) .. i end", "more than its 64 MiB"),
     ];
     for (claim, expected) in claims {
         let head = "local p = broker.load_policy('fixture')\nlocal function r(json, f) return p:result { tool = 'echo', json = json, fixture = f } end";
@@ -183,6 +189,20 @@ fn every_claim_can_fail() {
 }
 
 #[test]
+fn a_test_that_takes_all_memory_fails_alone() {
+    let dir = folder();
+    let hungry = "local t = {} for i = 1, 1e7 do t[i] = string.rep('x', 1e6) .. i end";
+    write(
+        &dir,
+        "policies/tests/test_x.lua",
+        &format!("return {{ test_a = function() {hungry} end, test_b = function() end }}"),
+    );
+    let run = policy(&dir, &["test"]);
+    assert!(run.code == Some(1) && run.stdout.contains("the test used more than its 64 MiB of memory"), "{run:#?}");
+    assert!(run.stdout.contains("policy test: 1 passed, 1 failed"), "{run:#?}");
+}
+
+#[test]
 fn a_broken_test_file_and_a_broken_policy_are_told_with_their_lines() {
     let dir = folder();
     write(&dir, "policies/tests/test_a.lua", "return {\n  test_x = function( end }");
@@ -190,7 +210,17 @@ fn a_broken_test_file_and_a_broken_policy_are_told_with_their_lines() {
     write(&dir, "policies/tests/test_c.lua", "broker.load_policy('fixture')\nreturn { test_x = function() end }");
     edit(&dir, "policies/fixture.lua", "scope =", "scop =");
     let run = policy(&dir, &["test"]);
-    assert_snapshot!(said(&dir, &run), @"");
+    assert_snapshot!(said(&dir, &run), @r#"
+exit 1
+FAIL  test_a.lua test_a (0 steps)
+      policies/tests/test_a.lua:2: Expected identifier when parsing variable name, got 'end'
+FAIL  test_b.lua test_b (0 steps)
+      policies/tests/test_b.lua: must return a table of functions named test_*
+FAIL  test_c.lua test_c (0 steps)
+      policies/tests/test_c.lua:1: policies/fixture.lua:1: broker.backend needs the field 'scope'
+      policies/fixture.lua:3: unknown field 'scop' in broker.backend (did you mean 'scope'?)
+policy test: 0 passed, 3 failed
+"#);
 }
 
 #[test]
@@ -295,5 +325,89 @@ fn the_status_says_what_is_reviewed() {
     assert_eq!(status["broker"]["reviewed"], json!(false));
     assert_eq!(status["backends"][0]["policy"]["reviewed"], json!(false));
     assert_eq!(status["backends"][0]["catalog"]["reviewed"], json!(true));
+    broker.finish();
+}
+
+const HOOKS: &str = r#"
+  on_call = {
+    echo = function(call)
+      if call.arguments.text == "no" then return broker.deny("not that") end
+    end,
+    sleep = function(call) return broker.allow { arguments = { ms = 1 } } end,
+  },
+"#;
+
+/// A policy with hooks, and with a test.
+fn with_hooks(policy: &str, test: &str) -> TempDir {
+    let dir = Setup::new().backend(Backend::singleton("fixture").policy(policy)).write_whole();
+    write(&dir, "policies/tests/test_hooks.lua", test);
+    dir
+}
+
+#[test]
+fn hooks_are_tested_and_explained() {
+    let test = "local p = broker.load_policy('fixture')\nreturn { test_x = function()\n\
+        expect.denied(p:call { tool = 'echo', arguments = { text = 'no' } }, 'not that')\n\
+        expect.equal(p:call({ tool = 'sleep', arguments = { ms = 9 } }).arguments_json, '{\"ms\":1}') end }";
+    let dir = with_hooks(HOOKS, test);
+    let run = policy(&dir, &["test", "--coverage"]);
+    assert!(run.code == Some(0) && !run.stdout.contains("never decided"), "{run:#?}");
+    let run = policy(&dir, &["test", "--coverage", "nothing"]);
+    assert_eq!(run.code, Some(1));
+    let facts = policy(&dir, &["explain", "fixture", "echo", "--args", r#"{"text":"no"}"#, "--json"]).json();
+    let rule = facts["call"]["rule"].as_str().unwrap();
+    assert!(rule.ends_with("fixture.lua:10") && facts["call"]["steps"].as_u64() > Some(0), "{facts:#}");
+}
+
+#[test]
+fn a_policy_that_remembers_fails_its_tests() {
+    let hooks = "on_call = { echo = function(call) seen = (rawget(table, 'x') or seen_before()) return nil end },";
+    let counting = "on_call = { echo = (function() local n = 0 return function() n = n + 1 \
+        if n > 1 then return broker.deny('once only') end end end)() },";
+    let test = "local p = broker.load_policy('fixture')\nreturn { test_x = function()\n\
+        expect.allowed(p:call { tool = 'echo', arguments = { text = 'a' } }) end }";
+    let run = policy(&with_hooks(counting, test), &["test"]);
+    assert!(run.code == Some(1) && run.stdout.contains("does not answer the same each time"), "{run:#?}");
+    let isolated = format!("{counting} isolate = true,");
+    assert_eq!(policy(&with_hooks(&isolated, test), &["test"]).code, Some(0));
+    let run = policy(&with_hooks(hooks, test), &["check"]);
+    assert!(run.code == Some(3) && run.stderr.contains("unknown name 'seen_before'"), "{run:#?}");
+}
+
+#[test]
+fn diff_says_what_a_reload_would_do_and_does_nothing() {
+    let dir = folder();
+    let broker = support::Broker::start(dir);
+    let session = Session::new(&broker, "fixture");
+    session.call("echo", &json!({"text": "a"}));
+    let diff = |args: &[&str]| broker.cli(&[&["policy", "diff"], args].concat());
+    let edit = |file: &str, from: &str, to: &str| {
+        let path = broker.dir().join(file);
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from), "{from} in {text}");
+        std::fs::write(path, text.replace(from, to)).unwrap();
+    };
+    let said = |run: &Run| {
+        let id = broker.live_instances("fixture")[0]["id"].as_str().unwrap().to_owned();
+        run.stdout.replace(&id, "ID")
+    };
+    assert_snapshot!(said(&diff(&[])), @r#"
+fixture  unchanged
+         instance ID: keeps its process
+"#);
+    edit("policies/fixture.lua", "\"crash\"", "\"hang\"");
+    assert_snapshot!(said(&diff(&[])), @r#"
+fixture  live fields only
+         instance ID: keeps its process
+         tools: + crash  - hang
+"#);
+    edit("config/broker.toml", "[backends.fixture]\n", "[backends.fixture]\nenv = { MORE = \"1\" }\n");
+    let facts = diff(&["--json"]).json();
+    assert_eq!((&facts["ok"], &facts["dry_run"]), (&json!(true), &json!(true)));
+    assert!(diff(&[]).stdout.contains("LAUNCH changed: fingerprint "), "{facts:#}");
+    edit("policies/fixture.lua", "scope =", "scop =");
+    let run = diff(&[]);
+    assert!(run.code == Some(3) && run.stderr.contains("fixture.lua:3: unknown field 'scop'"), "{run:#?}");
+    assert_eq!(broker.status()["broker"]["revision"], 1);
     broker.finish();
 }

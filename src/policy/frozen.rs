@@ -128,9 +128,22 @@ impl Policy {
         allowed && !any_matches(&self.tools.exclude, tool)
     }
 
-    /// The names by which verdicts tell what decided, of everything in the file that can.
+    /// The names by which verdicts tell what decided, of everything in the file that can: places of argument rules and
+    /// hooks, and `results` for the rules for results together.
     pub fn rule_names(&self) -> Vec<String> {
-        Vec::new()
+        let arguments = self.tools.settings.iter().flat_map(|settings| settings.arguments.places());
+        let hooks = self.hooks.iter().flat_map(|hooks| hooks.mentions()).map(Mention::place);
+        let results = (!self.results.is_empty()).then(|| "results".to_owned());
+        let mut names: Vec<String> = arguments.map(str::to_owned).chain(hooks).chain(results).collect();
+        let mut known = std::collections::HashSet::new();
+        names.retain(|name| known.insert(name.clone()));
+        names
+    }
+
+    /// The names of the hooks `on_call` and `on_result` that are asked for a tool.
+    pub fn hook_names(&self, tool: &str) -> [Option<String>; 2] {
+        [Kind::OnCall, Kind::OnResult]
+            .map(|kind| Some(Hooks::find(self.hooks.as_ref()?, kind, tool)?.place().to_string()))
     }
 
     /// Why [`Self::shows`] says no, with file and line where there is one; nothing when it says yes.
@@ -239,6 +252,10 @@ impl ToolPlan {
 }
 
 impl Mention {
+    fn place(&self) -> String {
+        format!("{}:{}", self.file.display(), self.line)
+    }
+
     fn is_hidden(&self) -> Diagnostic {
         let message =
             format!("'{}' in {} is not shown to clients, so its hook never runs", self.pattern.as_str(), self.field);

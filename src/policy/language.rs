@@ -111,8 +111,8 @@ impl Kind {
             Self::Seconds(min, max) => format!("a number of seconds from {min} to {max}"),
             Self::Choice(names) => names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(" or "),
             Self::Texts | Self::ResultRules => "a list".to_owned(),
-            Self::Table(_) | Self::ByTool(_) | Self::ArgumentRules => "a table".to_owned(),
-            Self::Hook(_) | Self::Hooks(_) => return None,
+            Self::Table(_) | Self::ByTool(_) | Self::ArgumentRules | Self::Hooks(_) => "a table".to_owned(),
+            Self::Hook(_) => return None,
         })
     }
 }
@@ -136,7 +136,7 @@ impl fmt::Display for Kind {
             Self::ArgumentRules => f.write_str("argument rules by argument"),
             Self::ResultRules => f.write_str("list of result rules"),
             Self::Hook(_) => f.write_str("function"),
-            Self::Hooks(_) => f.write_str("functions by tool"),
+            Self::Hooks(_) => f.write_str("functions by tool name or glob"),
         }
     }
 }

@@ -46,8 +46,8 @@ pub struct TestOutcome {
 pub struct Seen {
     pub backend: String,
     pub tool: String,
-    /// What denied, withheld or rewrote.
-    pub rule: Option<String>,
+    /// What denied, withheld or rewrote, and the hook that was asked.
+    pub reached: Vec<String>,
     /// The whole answer, to be compared.
     answer: String,
 }
@@ -81,13 +81,16 @@ pub fn run_file(path: &Path, load: &LoadSubject<'_>, is_wanted: &dyn Fn(&str) ->
         Ok(listed) => listed,
         Err(fault) => return vec![broken(fault, began.elapsed())],
     };
+    let wanted = names.iter().filter(|name| is_wanted(name));
+    let mut outcomes: Vec<TestOutcome> = wanted.map(|name| file.outcome(name, load)).collect();
     let warm = Policies::shared(load);
-    let wanted: Vec<&String> = names.iter().filter(|name| is_wanted(name)).collect();
-    // So that every policy of the file has answered every question once.
-    for name in &wanted {
-        file.run(name, &warm);
+    let passed = || outcomes.iter().filter(|outcome| outcome.failure.is_none());
+    // So that every policy of the file has answered every question before.
+    passed().for_each(|outcome| drop(file.run(&outcome.name, &warm)));
+    for outcome in outcomes.iter_mut().filter(|outcome| outcome.failure.is_none()) {
+        outcome.failure = file.difference(outcome, &file.run(&outcome.name, &warm));
     }
-    wanted.into_iter().map(|name| file.outcome(name, load, &warm)).collect()
+    outcomes
 }
 
 type Shared<'a> = (Rc<RefCell<Policies>>, &'a LoadSubject<'a>);
@@ -99,22 +102,13 @@ impl Policies {
 }
 
 impl TestFile {
-    fn outcome(&self, name: &str, load: &LoadSubject<'_>, warm: &Shared<'_>) -> TestOutcome {
+    fn outcome(&self, name: &str, load: &LoadSubject<'_>) -> TestOutcome {
         let began = Instant::now();
-        let fresh = self.run(name, &Policies::shared(load));
-        let again = self.run(name, warm);
-        let failure = fresh.failure.clone().or_else(|| self.difference(&fresh, &again));
-        TestOutcome {
-            file: self.path.clone(),
-            name: name.to_owned(),
-            failure,
-            steps: fresh.steps,
-            took: began.elapsed(),
-            seen: fresh.seen,
-        }
+        let Ended { failure, steps, seen } = self.run(name, &Policies::shared(load));
+        TestOutcome { file: self.path.clone(), name: name.to_owned(), failure, steps, took: began.elapsed(), seen }
     }
 
-    fn difference(&self, fresh: &Ended, warm: &Ended) -> Option<Diagnostic> {
+    fn difference(&self, fresh: &TestOutcome, warm: &Ended) -> Option<Diagnostic> {
         let differing = fresh.seen.iter().zip(&warm.seen).find(|(fresh, warm)| fresh != warm);
         let about = match (&warm.failure, differing) {
             (_, Some((fresh, warm))) => format!(

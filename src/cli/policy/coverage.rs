@@ -27,7 +27,7 @@ impl Coverage {
             let seen: Vec<&Seen> =
                 outcomes.iter().flat_map(|outcome| &outcome.seen).filter(|seen| seen.backend == backend.name).collect();
             let asked: BTreeSet<&str> = seen.iter().map(|seen| seen.tool.as_str()).collect();
-            let hit: BTreeSet<&str> = seen.iter().filter_map(|seen| seen.rule.as_deref()).collect();
+            let hit: BTreeSet<&str> = seen.iter().flat_map(|seen| &seen.reached).map(String::as_str).collect();
             let mut untested: Vec<String> =
                 built.tool_names().filter(|tool| !asked.contains(tool)).map(str::to_owned).collect();
             untested.sort();

@@ -108,7 +108,10 @@ fn line(outcome: &TestOutcome) -> String {
     let file = outcome.file.file_name().unwrap_or_default().to_string_lossy();
     match &outcome.failure {
         None => format!("ok    {file} {} ({} steps)", outcome.name, outcome.steps),
-        Some(fault) => format!("FAIL  {file} {} ({} steps)\n      {fault}", outcome.name, outcome.steps),
+        Some(fault) => {
+            let fault = fault.to_string().replace('\n', "\n      ");
+            format!("FAIL  {file} {} ({} steps)\n      {fault}", outcome.name, outcome.steps)
+        }
     }
 }
 

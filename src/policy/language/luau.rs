@@ -13,6 +13,7 @@ const HEAD: &str = "\
 declare extern type Policy with end
 declare extern type ArgumentRule with end
 declare extern type ResultRule with end
+declare extern type Verdict with end
 ";
 
 /// `broker.d.luau`.
@@ -88,7 +89,7 @@ fn type_of(kind: &Kind) -> String {
         Kind::ArgumentRules => "{ [string]: ArgumentRule }".to_owned(),
         Kind::ResultRules => "{ ResultRule }".to_owned(),
         Kind::Hook(ty) => format!("({ty})"),
-        Kind::Hooks(ty) => format!("{{ [string]: {ty} }}"),
+        Kind::Hooks(ty) => format!("{{ [string]: ({ty}) }}"),
     }
 }
 

@@ -25,7 +25,7 @@ pub fn reference() -> String {
         put(&mut out, format_args!("\n## {title}\n"));
         CONSTRUCTORS.iter().filter(|one| one.yields == yields).for_each(|one| constructor(&mut out, one));
     }
-    out.push_str("\n## Functions\n\n| function | type | does |\n| --- | --- | --- |\n");
+    out.push_str("\n## Functions of `broker`\n\n| member | type | does |\n| --- | --- | --- |\n");
     FUNCTIONS.iter().for_each(|function| member(&mut out, &format!("broker.{}", function.name), function));
     if !VIEWS.is_empty() {
         out.push_str("\n## What hooks are given\n");

@@ -119,6 +119,33 @@ static BACKEND: Record = Record {
             Default("{}"),
             "What the results of the server may contain, in this order.",
         ),
+        field(
+            "on_call",
+            Kind::Hooks("(call: Call) -> Verdict?"),
+            Default("{}"),
+            "By name or glob of a tool; the most specific one is asked, after the rules for arguments. It allows, changes \
+             or denies a call; an error denies it.",
+        ),
+        field(
+            "on_result",
+            Kind::Hooks("(call: Call, result: Result) -> ()"),
+            Default("{}"),
+            "By name or glob of a tool; asked before the rules for results, so that it cannot undo a redaction. It \
+             changes the result by its methods; an error withholds it.",
+        ),
+        field(
+            "scope_key",
+            Kind::Hook("(request: Request) -> string?"),
+            Optional,
+            "For requests without a session: what their instance is shared by, 1 to 64 letters, digits, `.`, `_`, `~` or \
+             `-`. With it `scope` may be left out.",
+        ),
+        field(
+            "isolate",
+            Kind::Flag,
+            Default("false"),
+            "Whether each call of a hook gets a machine of its own, so that nothing is kept between calls.",
+        ),
     ],
 };
 
@@ -315,10 +342,117 @@ pub const FUNCTIONS: &[Member] = &[
         about: "Runs `NAME.lua` below the directory of the policy, once, and yields what it returns. The digest of a \
                 policy covers its imports.",
     },
+    Member {
+        name: "allow",
+        ty: "(changes: { arguments: { [string]: any }?, deadline_seconds: number? }?) -> Verdict",
+        about: "For `on_call`: the call is sent. `arguments` is a merge patch: names in it replace or add, `broker.null` \
+                removes. The rules for arguments and the schema of the tool judge the outcome.",
+    },
+    Member { name: "deny", ty: "(reason: string) -> Verdict", about: "For `on_call`: the client gets the reason." },
+    Member { name: "null", ty: "any", about: "The `null` of JSON." },
+    Member {
+        name: "parse_url",
+        ty: "(url: string) -> { scheme: string, host: string?, port: number?, path: string, query: string? }?",
+        about: "The parts of an absolute URL as browsers read it; nil for what is none.",
+    },
+    Member {
+        name: "path_is_inside",
+        ty: "(path: string, directory: string) -> boolean",
+        about: "By the text alone: `..` is worked out, links are not seen.",
+    },
 ];
 
 /// What hooks are given.
-pub const VIEWS: &[View] = &[];
+pub const VIEWS: &[View] = &[
+    View {
+        name: "Call",
+        about: "A call, for `on_call` and `on_result`. A field that is not there is an error.",
+        members: &[
+            Member { name: "tool", ty: "string", about: "" },
+            Member {
+                name: "arguments",
+                ty: "{ [string]: any }",
+                about: "As the rules left them; they cannot be changed in place. `null` is `broker.null`.",
+            },
+            Member {
+                name: "session",
+                ty: "string?",
+                about: "The same word for all calls of a session; none where there is no session.",
+            },
+            Member {
+                name: "client",
+                ty: "{ name: string, version: string }?",
+                about: "What the client says it is, where the broker knows.",
+            },
+        ],
+    },
+    View {
+        name: "Request",
+        about: "A request without a session, for `scope_key`.",
+        members: &[
+            Member { name: "method", ty: "string", about: "" },
+            Member { name: "tool", ty: "string?", about: "Of a `tools/call`." },
+            Member {
+                name: "meta",
+                ty: "{ [string]: any }",
+                about: "Its `_meta` without what the protocol puts there.",
+            },
+            Member {
+                name: "headers",
+                ty: "{ [string]: string }",
+                about: "Those meant to be looked at, in lower case.",
+            },
+        ],
+    },
+    View {
+        name: "Result",
+        about: "A result of a tool, for `on_result`. What is not changed leaves byte for byte as it came.",
+        members: &[
+            Member { name: "is_error", ty: "boolean", about: "Whether the tool says that it failed." },
+            Member { name: "content", ty: "{ Item }", about: "Its content items." },
+            Member {
+                name: "get_structured",
+                ty: "(self: Result, path: string | { string }) -> (string | number | boolean)?",
+                about: "A value of `structuredContent`: names with dots between, items of lists from 1. Tables are not shown.",
+            },
+            Member {
+                name: "set_structured",
+                ty: "(self: Result, path: string | { string }, value: string | number | boolean) -> boolean",
+                about: "Replaces what is there; whether something was.",
+            },
+            Member { name: "drop_structured", ty: "(self: Result) -> ()", about: "Leaves `structuredContent` out." },
+            Member {
+                name: "withhold",
+                ty: "(self: Result, reason: string) -> ()",
+                about: "The client gets the reason instead of the result.",
+            },
+        ],
+    },
+    View {
+        name: "Item",
+        about: "A content item, with what an embedded resource in it says.",
+        members: &[
+            Member { name: "type", ty: "string?", about: "" },
+            Member { name: "text", ty: "string?", about: "" },
+            Member { name: "uri", ty: "string?", about: "" },
+            Member { name: "mime_type", ty: "string?", about: "" },
+            Member { name: "name", ty: "string?", about: "" },
+            Member {
+                name: "bytes",
+                ty: "number?",
+                about: "How much an image or other data is; the data itself is never shown.",
+            },
+            Member { name: "set_text", ty: "(self: Item, text: string) -> ()", about: "" },
+            Member { name: "set_uri", ty: "(self: Item, uri: string) -> ()", about: "" },
+            Member { name: "remove", ty: "(self: Item) -> ()", about: "" },
+            Member {
+                name: "matches",
+                ty: "(self: Item, pattern: string) -> boolean",
+                about: "Whether the regular expression matches its text.",
+            },
+        ],
+    },
+];
 
 /// What test files see besides: `policies/tests/test_*.lua`.
 pub const GLOBALS_OF_TESTS: &[View] = &[

@@ -27,6 +27,8 @@ pub struct CallSeen {
     pub is_rewritten: bool,
     pub rule: Option<String>,
     pub steps: u32,
+    /// By [`Policy::rule_names`]: the rule above, and a hook that was asked.
+    pub reached: Vec<String>,
 }
 
 /// What becomes of a result.
@@ -37,15 +39,18 @@ pub struct PayloadSeen {
     pub is_rewritten: bool,
     pub rule: Option<String>,
     pub steps: u32,
+    /// By [`Policy::rule_names`]: the rule above, and a hook that was asked.
+    pub reached: Vec<String>,
 }
 
 impl Subject {
     pub fn judge_call(&self, call: CallFacts) -> CallSeen {
         let Some(schema) = self.tools.get(&call.tool) else {
             let reason = format!("Unknown tool: {}", call.tool);
-            return CallSeen { verdict: Err(reason), is_rewritten: false, rule: None, steps: 0 };
+            return CallSeen { verdict: Err(reason), is_rewritten: false, rule: None, steps: 0, reached: Vec::new() };
         };
         let given = call.arguments.clone();
+        let [on_call, _] = self.policy.hook_names(&call.tool);
         let Judged { verdict, steps, rule } = self.policy.judge_call_blocking(&Arc::new(call), schema.as_ref());
         let is_rewritten = matches!(&verdict, CallVerdict::Send { arguments: Some(_), .. });
         let verdict = match verdict {
@@ -56,11 +61,13 @@ impl Subject {
             CallVerdict::Denied { reason } => Err(reason),
             CallVerdict::Failed(failure) => Err(format!("the policy failed: {failure}")),
         };
-        CallSeen { verdict, is_rewritten, rule, steps }
+        let reached = reached(rule.as_ref(), on_call, steps);
+        CallSeen { verdict, is_rewritten, rule, steps, reached }
     }
 
     /// `call` is what the result answers.
     pub fn judge_result(&self, call: CallFacts, payload: &str) -> PayloadSeen {
+        let [_, on_result] = self.policy.hook_names(&call.tool);
         let bytes = Bytes::copy_from_slice(payload.as_bytes());
         let Judged { verdict, steps, rule } = self.policy.judge_result_blocking(&Arc::new(call), bytes);
         let is_rewritten = matches!(&verdict, ResultVerdict::Pass { payload: Some(_) });
@@ -69,7 +76,8 @@ impl Subject {
             ResultVerdict::Withheld { reason } => Err(reason),
             ResultVerdict::Failed(failure) => Err(format!("the policy failed: {failure}")),
         };
-        PayloadSeen { verdict, is_rewritten, rule, steps }
+        let reached = reached(rule.as_ref(), on_result, steps);
+        PayloadSeen { verdict, is_rewritten, rule, steps, reached }
     }
 
     /// The `error` of a JSON-RPC response to a call of `tool`.
@@ -80,6 +88,11 @@ impl Subject {
             Ok(new) => Ok(new.unwrap_or_else(|| payload.to_owned())),
             Err(failure) => Err(format!("the policy failed: {failure}")),
         };
-        PayloadSeen { verdict, is_rewritten, rule: None, steps: 0 }
+        let rule = (is_rewritten || verdict.is_err()).then(|| "results".to_owned());
+        PayloadSeen { verdict, is_rewritten, reached: rule.iter().cloned().collect(), rule, steps: 0 }
     }
+}
+
+fn reached(rule: Option<&String>, hook: Option<String>, steps: u32) -> Vec<String> {
+    rule.cloned().into_iter().chain(hook.filter(|_| steps > 0)).collect()
 }

@@ -85,7 +85,7 @@ impl UserData for TestedPolicy {
             close(lua, "policy:call", &fields, &["tool", "arguments", "arguments_json", "session", "client"])?;
             let tool = facts.tool.clone();
             let seen = this.0.judge_call(facts);
-            note(lua, this, tool, seen.rule.clone(), seen.steps, format!("{:?}", seen.verdict));
+            note(lua, this, tool, seen.reached.clone(), seen.steps, format!("{:?}", seen.verdict));
             Ok(TestedCall(seen))
         });
         methods.add_method("result", |lua, this, fields: Table| {
@@ -103,7 +103,7 @@ impl UserData for TestedPolicy {
                 true => this.0.judge_error(&tool, &given),
                 false => this.0.judge_result(facts, &given),
             };
-            note(lua, this, tool, seen.rule.clone(), seen.steps, format!("{:?}", seen.verdict));
+            note(lua, this, tool, seen.reached.clone(), seen.steps, format!("{:?}", seen.verdict));
             Ok(TestedResult { seen, given })
         });
         refuse_other_fields(methods, "policy");
@@ -153,10 +153,10 @@ impl UserData for TestedResult {
     }
 }
 
-fn note(lua: &Lua, policy: &TestedPolicy, tool: String, rule: Option<String>, steps: u32, answer: String) {
+fn note(lua: &Lua, policy: &TestedPolicy, tool: String, reached: Vec<String>, steps: u32, answer: String) {
     let mut bench = bench(lua);
     bench.steps += u64::from(steps);
-    bench.seen.push(Seen { backend: policy.0.name.clone(), tool, rule, answer });
+    bench.seen.push(Seen { backend: policy.0.name.clone(), tool, reached, answer });
 }
 
 fn call_facts(lua: &Lua, fields: &Table) -> mlua::Result<CallFacts> {
