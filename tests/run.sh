@@ -2,7 +2,7 @@
 # Installs what the tests need, then checks and tests everything. Safe to run again; a second run installs nothing.
 #
 #   tests/run.sh          everything
-#   tests/run.sh PHASE…   some of: fmt clippy docs tests e2e
+#   tests/run.sh PHASE…   some of: fmt clippy docs tests policies e2e
 #
 # Rust, a C++ compiler and a Debian or Ubuntu are taken for granted. Chromium, Node.js and Python come by apt where they
 # are missing (as root or with sudo); npm and Python packages go to tests/.deps, outputs to tests/.out, neither is
@@ -12,6 +12,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly PLAYWRIGHT='@playwright/mcp@0.0.79'   # the version that config/broker.toml starts
 readonly TYPESCRIPT_SDK='@modelcontextprotocol/sdk@1.32.2'
+readonly STYLUA='@johnnymorganz/stylua-bin@2.5.2'
 readonly PYTHON_SDK='mcp==2.3.0'
 
 readonly DEPS="$PWD/tests/.deps"
@@ -78,6 +79,8 @@ install_all() {
     apt_has npm npm &&
     { command -v google-chrome-stable >/dev/null || apt_has chromium chromium; } &&
     once npm npm install --prefix "$DEPS/npm" --no-save --no-audit --no-fund --loglevel=error "$TYPESCRIPT_SDK" &&
+    { once stylua npm install --prefix "$DEPS/stylua" --no-save --no-audit --no-fund --loglevel=error "$STYLUA" ||
+      echo "stylua cannot be had here: the form of policies is not checked"; } &&
     once npx npx -y "$PLAYWRIGHT" --version &&
     once venv python3 -m venv "$DEPS/py" &&
     once pip "$DEPS/py/bin/pip" install --quiet --disable-pip-version-check "$PYTHON_SDK"
@@ -101,6 +104,8 @@ count() {
     /^ *Summary \[/ { for (i = 2; i <= NF; i++) { if ($i ~ /^passed/) ok += $(i-1); if ($i ~ /^failed/ || $i == "timed") bad += $(i-1) } }
     # tests/e2e/run.py: "e2e: 4 passed, 0 failed"
     /^e2e: / { ok += $2; bad += $4 }
+    # lazy-mcp policy test: "policy test: 22 passed, 0 failed"
+    /^policy test: / { ok += $3; bad += $5 }
     END { print ok + 0, bad + 0 }' "$1")
   passed=$((passed + ok))
   failed=$((failed + bad))
@@ -113,6 +118,18 @@ tests() {
     { cargo nextest run --config-file tests/nextest.toml && cargo test --doc --quiet; } 2>&1 | tee "$log" || status=1
   else
     timeout 1200 cargo test --no-fail-fast 2>&1 | tee "$log" || status=1
+  fi
+  count "$log" && return "$status"
+}
+
+# The shipped policies: their tests, their stubs, their form.
+policies() {
+  local log="$OUT/policies.log" status=0 stylua="$DEPS/stylua/node_modules/.bin/stylua"
+  "$TARGET/debug/lazy-mcp" policy check &&
+    "$TARGET/debug/lazy-mcp" policy types --check || status=1
+  "$TARGET/debug/lazy-mcp" policy test --coverage --junit "$OUT/policies.xml" 2>&1 | tee "$log" || status=1
+  if [ -x "$stylua" ]; then
+    "$stylua" --config-path policies/stylua.toml --glob '**/*.lua' --check policies || status=1
   fi
   count "$log" && return "$status"
 }
@@ -151,6 +168,7 @@ fi
 if wanted clippy; then phase clippy cargo clippy --all-targets --quiet -- -D warnings; fi
 if wanted docs; then phase docs docs; fi
 if wanted tests; then phase tests tests; fi
+if wanted policies; then phase policies policies; fi
 if wanted e2e; then phase e2e e2e; fi
 phase 'nothing left' nothing_left
 

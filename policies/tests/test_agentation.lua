@@ -31,10 +31,15 @@ return {
   test_a_shorter_watch_is_left_alone = function()
     local sent = '{"timeoutSeconds": 10.0}'
     expect.equal(policy:call({ tool = "agentation_watch_annotations", arguments_json = sent }).arguments_json, sent)
-    expect.denied(policy:call { tool = "agentation_watch_annotations", arguments = { timeoutSeconds = "long" } }, "number")
+    expect.denied(
+      policy:call { tool = "agentation_watch_annotations", arguments = { timeoutSeconds = "long" } },
+      "number"
+    )
   end,
 
   test_results_arrive_as_they_were_sent = function()
-    expect.same_bytes(policy:result { tool = "agentation_list_sessions", json = '{"content":[{"type":"text","text":"[]"}]}' })
+    expect.same_bytes(
+      policy:result { tool = "agentation_list_sessions", json = '{"content":[{"type":"text","text":"[]"}]}' }
+    )
   end,
 }

@@ -3,7 +3,10 @@
 local policy = broker.load_policy("chrome-devtools")
 
 local network = {
-  "get_network_request", "list_network_requests", "get_console_message", "list_console_messages",
+  "get_network_request",
+  "list_network_requests",
+  "get_console_message",
+  "list_console_messages",
 }
 
 return {
@@ -62,6 +65,8 @@ return {
   end,
 
   test_other_results_arrive_as_they_were_sent = function()
-    expect.same_bytes(policy:result { tool = "take_snapshot", json = '{"content":[{"type":"text","text":"cookie: a"}]}' })
+    expect.same_bytes(
+      policy:result { tool = "take_snapshot", json = '{"content":[{"type":"text","text":"cookie: a"}]}' }
+    )
   end,
 }

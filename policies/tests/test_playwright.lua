@@ -32,8 +32,13 @@ return {
 
   test_pages_of_the_web_and_of_this_machine_open = function()
     local pages = {
-      "https://example.com/", "http://localhost:3000/", "http://127.0.0.1:8080/x", "http://[::1]/",
-      "about:blank", "data:text/html,<h1>x</h1>", "example.com",
+      "https://example.com/",
+      "http://localhost:3000/",
+      "http://127.0.0.1:8080/x",
+      "http://[::1]/",
+      "about:blank",
+      "data:text/html,<h1>x</h1>",
+      "example.com",
     }
     for _, tool in { "browser_navigate", "browser_tabs" } do
       for _, url in pages do
@@ -46,8 +51,12 @@ return {
 
   test_files_and_pages_of_the_browser_do_not = function()
     local pages = {
-      "file:///etc/passwd", "FILE:/etc/passwd", " file:///etc/passwd", "view-source:file:///etc/passwd",
-      "chrome://settings", "javascript:alert(1)",
+      "file:///etc/passwd",
+      "FILE:/etc/passwd",
+      " file:///etc/passwd",
+      "view-source:file:///etc/passwd",
+      "chrome://settings",
+      "javascript:alert(1)",
     }
     for _, tool in { "browser_navigate", "browser_tabs" } do
       for _, url in pages do

@@ -105,7 +105,9 @@ pub fn accept<'a>(
         let before = lock.backends.get(&*backend.name).cloned();
         let Signature { at, by, note } = signature.clone();
         let mut now = present.accepted(at, by, note.clone());
-        if let Some(before) = before.as_ref().filter(|before| before.is_of_same(&now) && note.is_none()) {
+        if let Some(before) =
+            before.as_ref().filter(|before| before.is_of_same(&now) && (note.is_none() || note == before.note))
+        {
             now = before.clone();
         }
         lock.backends.insert(backend.name.to_string(), now.clone());
