@@ -77,7 +77,7 @@ fn measure_hooks(large: &str, small: &str) {
     let policy = hooks("");
     for (what, payload, tool, target_us) in [
         ("on_result with set_text, small", small, "edit", 20),
-        ("on_result with set_text, 100 KB", large, "edit", 200),
+        ("on_result with set_text, 100 KB", large, "edit", 500),
         ("on_result with a pattern, 100 KB", large, "look", 500),
     ] {
         let (call, bytes) = (facts(tool), Bytes::copy_from_slice(payload.as_bytes()));
