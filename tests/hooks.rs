@@ -1,5 +1,7 @@
 //! Hooks of policies in a whole broker: what is sent, what comes back, and what never does.
 
+#![expect(clippy::unwrap_used, reason = "a helper that fails, fails its test")]
+
 mod support;
 
 use std::time::{Duration, Instant};

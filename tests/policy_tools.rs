@@ -1,5 +1,7 @@
 //! `lazy-mcp policy …` as an operator meets it: what is checked, tested, explained and accepted is what would run.
 
+#![expect(clippy::unwrap_used, reason = "a helper that fails, fails its test")]
+
 mod support;
 
 use std::path::PathBuf;
