@@ -189,6 +189,6 @@ policy.lua:2: and then
 fn unknown_names_are_found_in_functions_that_never_ran() {
     assert_snapshot!(faults("local function f(call)\n  local host = call.url\n  if hots == host then\n    return broker.denny(string.find(host, 'x'))\n  end\nend\nhelper = 1\nreturn broker.backend { api = 1, scope = 'session', max_concurrency = helper }"), @r#"
 policy.lua:3: unknown name 'hots': policies see 'broker' and the pure functions of Lua only
-policy.lua:4: unknown name 'denny' in broker (known: backend, url_rule, number_rule, string_rule, redact_keys, redact_headers_in_text, redact_text, limit_text, rewrite_uri, default, import)
+policy.lua:4: unknown name 'denny' in broker (did you mean 'deny'?)
 "#);
 }

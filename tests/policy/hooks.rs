@@ -151,7 +151,11 @@ fn what_is_no_verdict_denies() {
     check_fails("error('oh')", "", "policy.lua:3: oh");
     check_fails("error({})", "", "policy raised an error that is no text");
     // A name that the compiler does not see is found when it is asked for.
-    check_fails("local b, name = broker, 'denied' return b[name]('x')", "", "policy.lua:3: unknown name 'denied' in broker");
+    check_fails(
+        "local b, name = broker, 'denied' return b[name]('x')",
+        "",
+        "policy.lua:3: unknown name 'denied' in broker",
+    );
     check_fails("return call.arguments.url.host", "", "policy.lua:3: attempt to index nil with 'host'");
     check_fails(
         "return broker.url_rule { schemes = { 'http' } }",

@@ -191,7 +191,8 @@ pub(super) async fn explain_policy(context: Context, asked: Asked) -> Result<Exp
     let (judge, deadline_seconds) = (backend.clone(), deadline_seconds(&backend, &tool));
     // A hook is waited for.
     let explained = tokio::task::spawn_blocking(move || judge.explain(call, None)).await;
-    let explained = explained.map_err(|_| Fault::new("unavailable", "the call could not be judged; the log says why"))?;
+    let explained =
+        explained.map_err(|_| Fault::new("unavailable", "the call could not be judged; the log says why"))?;
     let decision = match &explained.call {
         _ if !explained.visible => Judgement::UnknownTool,
         CallExplained { allowed: false, .. } => Judgement::Deny,
