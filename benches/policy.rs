@@ -4,9 +4,12 @@
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a program that prints figures")]
 
 use std::fmt::Write as _;
+use std::fs;
+use std::sync::Arc;
 use std::time::Duration;
 
-use lazy_mcp_broker::policy::{self, PayloadKind, Policy};
+use bytes::Bytes;
+use lazy_mcp_broker::policy::{self, CallFacts, CallVerdict, InputSchema, PayloadKind, Policy, ResultVerdict};
 use nix::time::{ClockId, clock_gettime};
 
 fn main() {
@@ -34,6 +37,84 @@ fn main() {
     ] {
         measure(&policy, what, payload, target_us);
     }
+    measure_hooks(&in_text, &quiet);
+}
+
+/// Hooks run on threads of their own, so what is measured is the processor time of those: waking up and answering
+/// included, which is about half of a small hook.
+fn measure_hooks(large: &str, small: &str) {
+    let hooks = |more: &str| {
+        load(&format!(
+            r#"return broker.backend {{ api = 1, scope = "session", {more}
+            on_call = {{
+                look = function(call)
+                    local url = call.arguments.url
+                    if url == nil or string.find(url, "pastebin.com", 1, true) then return broker.deny("no") end
+                    return broker.allow()
+                end,
+                patch = function(call) return broker.allow {{ arguments = {{ url = "https://example.com/" }} }} end,
+            }},
+            on_result = {{ edit = function(call, result) result.content[1]:set_text("gone") end,
+                           look = function(call, result) assert(not result.content[1]:matches([[^secret$]])) end }} }}"#
+        ))
+    };
+    let schema = Arc::new(InputSchema::new(r#"{"type":"object","properties":{"url":{"type":"string"}}}"#));
+    let arguments = r#"{"url":"https://example.org/a/b?c=d","timeout":1e3,"headers":{"accept":["text/html","*/*"]}}"#;
+    let facts = |tool: &str| {
+        Arc::new(CallFacts { tool: tool.into(), arguments: Some(arguments.into()), ..CallFacts::default() })
+    };
+    for (what, more, tool, target_us) in [
+        ("on_call that looks at an argument", "", "look", 10),
+        ("on_call that rewrites one, rules and schema", "", "patch", 20),
+        ("on_call with isolate = true", "isolate = true,", "look", 1000),
+    ] {
+        let (policy, call) = (hooks(more), facts(tool));
+        measure_hook(what, arguments.len(), target_us, || {
+            let verdict = policy.judge_call_blocking(&call, Some(&schema)).verdict;
+            assert!(matches!(verdict, CallVerdict::Send { .. }), "{verdict:?}");
+        });
+    }
+    let policy = hooks("");
+    for (what, payload, tool, target_us) in [
+        ("on_result with set_text, small", small, "edit", 20),
+        ("on_result with set_text, 100 KB", large, "edit", 500),
+        ("on_result with a pattern, 100 KB", large, "look", 500),
+    ] {
+        let (call, bytes) = (facts(tool), Bytes::copy_from_slice(payload.as_bytes()));
+        measure_hook(what, payload.len(), target_us, || {
+            let verdict = policy.judge_result_blocking(&call, bytes.clone()).verdict;
+            assert!(matches!(verdict, ResultVerdict::Pass { .. }), "{verdict:?}");
+        });
+    }
+}
+
+fn measure_hook(what: &str, bytes: usize, target_us: u64, mut ask: impl FnMut()) {
+    /// The kernel counts in its own steps, so one call is too short to be measured.
+    const BATCH: u32 = 50;
+    for _ in 0..BATCH {
+        ask();
+    }
+    let mut times: Vec<Duration> = (0..40)
+        .map(|_| {
+            let before = policy_threads();
+            for _ in 0..BATCH {
+                ask();
+            }
+            (policy_threads() - before) / BATCH
+        })
+        .collect();
+    times.sort_unstable();
+    print(what, bytes, times[times.len() / 2], times[times.len() * 9 / 10], target_us);
+}
+
+/// Processor time that the policy threads have had (`/proc/PID/task/TID/schedstat`, first field, nanoseconds).
+fn policy_threads() -> Duration {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path());
+    let of_policies =
+        tasks.filter(|task| fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("policy-hook")));
+    let nanos = of_policies
+        .filter_map(|task| fs::read_to_string(task.join("schedstat")).ok()?.split(' ').next()?.parse::<u64>().ok());
+    Duration::from_nanos(nanos.sum())
 }
 
 fn measure(policy: &Policy, what: &str, payload: &str, target_us: u64) {
@@ -65,7 +146,7 @@ fn timed<T>(work: impl FnOnce() -> T) -> Duration {
 fn load(text: &str) -> Policy {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bench.lua");
-    std::fs::write(&path, text).unwrap();
+    fs::write(&path, text).unwrap();
     policy::load(&path).unwrap()
 }
 

@@ -3,8 +3,15 @@
 -- Network headers with credentials never reach a client, in whatever shape the server prints them.
 
 local secrets = {
-  "authorization", "proxy-authorization", "cookie", "set-cookie", "cookies",
-  "x-api-key", "x-auth-token", "x-csrf-token", "x-xsrf-token",
+  "authorization",
+  "proxy-authorization",
+  "cookie",
+  "set-cookie",
+  "cookies",
+  "x-api-key",
+  "x-auth-token",
+  "x-csrf-token",
+  "x-xsrf-token",
 }
 local network = { "*_network_request", "*_network_requests", "*_console_message", "*_console_messages" }
 

@@ -5,8 +5,15 @@
 
 -- Headers that carry credentials. `cookies` is the list in a HAR.
 local secrets = {
-  "authorization", "proxy-authorization", "cookie", "set-cookie", "cookies",
-  "x-api-key", "x-auth-token", "x-csrf-token", "x-xsrf-token",
+  "authorization",
+  "proxy-authorization",
+  "cookie",
+  "set-cookie",
+  "cookies",
+  "x-api-key",
+  "x-auth-token",
+  "x-csrf-token",
+  "x-xsrf-token",
 }
 local network = { "browser_network_requests", "browser_network_request", "browser_console_messages" }
 

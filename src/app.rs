@@ -52,6 +52,9 @@ const SHUTDOWN_SLACK: Duration = Duration::from_secs(5);
 pub fn serve(config: &Path) -> anyhow::Result<Exit> {
     let snapshot = snapshot::build(config)?;
     telemetry::init(&snapshot.config.server.log);
+    for finding in snapshot.reviewed.findings() {
+        tracing::warn!(%finding, "not reviewed");
+    }
     let runtime = runtime(snapshot.config.server.worker_threads)?;
     let exit = runtime.block_on(run(snapshot));
     // What still blocks (a file on a dead mount) must not keep the exit code from whoever waits for it.

@@ -7,6 +7,7 @@ mod client;
 mod decide;
 mod ending;
 mod events;
+mod policy;
 mod probe;
 mod reload;
 mod status;
@@ -94,6 +95,9 @@ enum Command {
     /// Reviewed catalogs: what clients are told of a server without starting it.
     #[command(subcommand)]
     Catalog(CatalogCommand),
+    /// Policies: check, test, compare, explain and accept them.
+    #[command(subcommand)]
+    Policy(policy::PolicyCommand),
     /// Prove with one harmless real call each that backends work, and that they are gone once idle.
     #[command(
         after_help = "Takes as long as the longest idle time of the backends probed. Needs a broker without other live instances of them."
@@ -173,6 +177,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Catalog(CatalogCommand::Exclude { backend, tool, reason }) => {
             decide::run(&config()?, &backend, &tool, Decision::Excluded { reason })
         }
+        Command::Policy(command) => policy::run(&command, config),
         Command::Probe(args) => probe::run(&config()?, &args),
     }
 }

@@ -177,12 +177,12 @@ impl What {
             | Self::BrokerStopping
             | Self::ReloadDone { .. }
             | Self::ReloadRejected { .. }
-            | Self::BackendEnabled { .. }
-            | Self::BackendDisabled { .. }
             | Self::CallDenied { .. }
             | Self::CallRewritten { .. }
             | Self::ResultRewritten { .. }
-            | Self::ResultWithheld { .. } => None,
+            | Self::ResultWithheld { .. }
+            | Self::BackendEnabled { .. }
+            | Self::BackendDisabled { .. } => None,
             Self::StateChanged { instance, .. }
             | Self::StartFailed { instance, .. }
             | Self::RootExited { instance, .. }

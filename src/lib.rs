@@ -20,6 +20,7 @@ pub mod link;
 pub mod ownership;
 pub mod policy;
 pub mod protocol;
+pub mod review;
 pub mod snapshot;
 pub mod supervisor;
 pub mod telemetry;

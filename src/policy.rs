@@ -15,6 +15,7 @@
 
 mod arguments;
 mod backend;
+mod bytecode;
 mod constructors;
 mod decide;
 mod edits;
@@ -22,12 +23,14 @@ mod fields;
 mod frozen;
 mod hooks;
 mod json;
+pub mod language;
 mod load;
 mod names;
 mod results;
 mod sandbox;
 mod schema;
 mod source;
+pub mod testing;
 mod url_rule;
 
 pub use arguments::{ArgumentRules, Denied};

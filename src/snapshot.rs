@@ -5,14 +5,18 @@
 mod backend;
 mod build;
 mod difference;
+mod explain;
+mod review;
 mod surface;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use backend::{Backend, Tool};
-pub use build::{build, rebuild, switched};
+pub use build::{build, build_backend, rebuild, rebuild_unreviewed, switched};
 pub use difference::{AtStart, BackendDifference, Change, differences};
+pub use explain::{CallExplained, Explanation, ResultExplained};
+pub use review::{Acceptance, Reviewed, Signature, accept};
 pub use surface::Surface;
 
 use crate::config::Config;
@@ -27,6 +31,8 @@ pub struct Snapshot {
     pub config: Config,
     /// The enabled ones: a disabled backend needs no files.
     pub backends: BTreeMap<String, Arc<Backend>>,
+    /// What of them is as it was accepted.
+    pub reviewed: Reviewed,
 }
 
 impl Snapshot {

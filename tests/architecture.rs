@@ -15,9 +15,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("link", &["core", "protocol"]),
     ("ownership", &["core"]),
     ("policy", &["core", "protocol"]),
+    ("review", &["core"]),
     ("telemetry", &["core"]),
     ("supervisor", &["core", "protocol", "config", "catalog", "events", "link", "ownership"]),
-    ("snapshot", &["core", "protocol", "config", "catalog", "link", "policy", "supervisor"]),
+    ("snapshot", &["core", "protocol", "config", "catalog", "link", "policy", "review", "supervisor"]),
     (
         "broker",
         &[
@@ -28,6 +29,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "link",
             "ownership",
             "policy",
+            "review",
             "supervisor",
             "snapshot",
             "telemetry",
@@ -48,6 +50,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "ownership",
             "policy",
             "protocol",
+            "review",
             "snapshot",
             "supervisor",
         ],

@@ -10,6 +10,8 @@ mod broken;
 mod headers;
 #[path = "policy/hooks.rs"]
 mod hooks;
+#[path = "policy/language.rs"]
+mod language;
 #[path = "policy/properties.rs"]
 mod properties;
 #[path = "policy/results.rs"]

@@ -2,7 +2,7 @@
 # Installs what the tests need, then checks and tests everything. Safe to run again; a second run installs nothing.
 #
 #   tests/run.sh          everything
-#   tests/run.sh PHASE…   some of: fmt clippy docs tests e2e soak nobody
+#   tests/run.sh PHASE…   some of: fmt clippy docs tests policies e2e soak nobody
 #
 # The soak lasts a minute and always makes the same choices, unless LAZY_MCP_SOAK_SECONDS says how long (then they are
 # others each time) or LAZY_MCP_SOAK_SEED which. As root, the tests of ownership and a shorter soak run once more as a
@@ -16,6 +16,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly PLAYWRIGHT='@playwright/mcp@0.0.79'   # the version that config/broker.toml starts
 readonly TYPESCRIPT_SDK='@modelcontextprotocol/sdk@1.32.2'
+readonly STYLUA='@johnnymorganz/stylua-bin@2.5.2'
 readonly PYTHON_SDK='mcp==2.3.0'
 
 readonly DEPS="$PWD/tests/.deps"
@@ -85,6 +86,8 @@ install_all() {
     apt_has npm npm &&
     { command -v google-chrome-stable >/dev/null || apt_has chromium chromium; } &&
     once npm npm install --prefix "$DEPS/npm" --no-save --no-audit --no-fund --loglevel=error "$TYPESCRIPT_SDK" &&
+    { once stylua npm install --prefix "$DEPS/stylua" --no-save --no-audit --no-fund --loglevel=error "$STYLUA" ||
+      echo "stylua cannot be had here: the form of policies is not checked"; } &&
     once npx npx -y "$PLAYWRIGHT" --version &&
     once venv python3 -m venv "$DEPS/py" &&
     once pip "$DEPS/py/bin/pip" install --quiet --disable-pip-version-check "$PYTHON_SDK"
@@ -114,6 +117,8 @@ count() {
     /^ *Summary \[/ { for (i = 2; i <= NF; i++) { if ($i ~ /^passed/) ok += $(i-1); if ($i ~ /^failed/ || $i == "timed") bad += $(i-1) } }
     # tests/e2e/run.py and tests/soak: "e2e: 4 passed, 0 failed"
     /^(e2e|soak): [0-9]+ passed/ { ok += $2; bad += $4 }
+    # lazy-mcp policy test: "policy test: 22 passed, 0 failed"
+    /^policy test: / { ok += $3; bad += $5 }
     END { print ok + 0, bad + 0 }' "$1")
   if [ -s "$LAZY_MCP_TEST_SKIPS" ]; then
     skips=$(wc -l <"$LAZY_MCP_TEST_SKIPS")
@@ -134,6 +139,18 @@ tests() {
     { cargo nextest run --config-file tests/nextest.toml && cargo test --doc --quiet; } 2>&1 | tee "$log" || status=1
   else
     timeout 1200 cargo test --no-fail-fast 2>&1 | tee "$log" || status=1
+  fi
+  count "$log" && return "$status"
+}
+
+# The shipped policies: their tests, their stubs, their form.
+policies() {
+  local log="$OUT/policies.log" status=0 stylua="$DEPS/stylua/node_modules/.bin/stylua"
+  "$TARGET/debug/lazy-mcp" policy check &&
+    "$TARGET/debug/lazy-mcp" policy types --check || status=1
+  "$TARGET/debug/lazy-mcp" policy test --coverage --junit "$OUT/policies.xml" 2>&1 | tee "$log" || status=1
+  if [ -x "$stylua" ]; then
+    "$stylua" --config-path policies/stylua.toml --glob '**/*.lua' --check policies || status=1
   fi
   count "$log" && return "$status"
 }
@@ -203,7 +220,7 @@ wanted() {
 
 only=("$@")
 for name in "${only[@]}"; do
-  [[ " fmt clippy docs tests e2e soak nobody " == *" $name "* ]] ||
+  [[ " fmt clippy docs tests policies e2e soak nobody " == *" $name "* ]] ||
     { echo "unknown phase '$name': fmt, clippy, docs, tests, e2e, soak, nobody"; exit 2; }
 done
 
@@ -222,6 +239,7 @@ fi
 if wanted clippy; then phase clippy lint; fi
 if wanted docs; then phase docs docs; fi
 if wanted tests; then phase tests tests; fi
+if wanted policies; then phase policies policies; fi
 if wanted e2e; then phase e2e e2e; fi
 if wanted soak; then phase soak soak; fi
 if wanted nobody; then phase 'as nobody' as_nobody; fi

@@ -16,7 +16,7 @@ use crate::core::admission::AdmissionLimits;
 use crate::core::diagnostic::{Diagnostic, Diagnostics};
 use crate::events::What;
 use crate::ownership::drop_clean_pages;
-use crate::snapshot::{self, AtStart, BackendDifference, Change, Snapshot, Switches, differences};
+use crate::snapshot::{self, AtStart, BackendDifference, Change, Signature, Snapshot, Switches, differences};
 use crate::telemetry;
 
 pub use report::ReloadReport;
@@ -156,12 +156,15 @@ impl Broker {
         let begun = Instant::now();
         let before = self.snapshot();
         let (previous, switches) = (before.clone(), lock(&self.reloads.switches).clone());
-        let built = blocking(&before, move || {
-            let built = snapshot::rebuild(&previous, &switches)?;
-            if options.accept && !options.dry_run {
-                accept(&built)?;
+        let built = blocking(&before, move || match options {
+            ReloadOptions { accept: false, .. } => snapshot::rebuild(&previous, &switches),
+            ReloadOptions { dry_run: true, .. } => snapshot::rebuild_unreviewed(&previous, &switches),
+            ReloadOptions { dry_run: false, .. } => {
+                let built = snapshot::rebuild_unreviewed(&previous, &switches)?;
+                let backends = built.backends.values().map(|backend| &**backend);
+                snapshot::accept(&built.config.path, backends, &Signature::now(None, None))?;
+                built.reviewed()
             }
-            Ok(built)
         });
         let built = built.await;
         match (built, options.dry_run) {
@@ -273,15 +276,6 @@ impl ReloadReport {
     fn changed(&self) -> usize {
         self.backends.iter().filter(|backend| backend.change != Change::Unchanged).count()
     }
-}
-
-/// Records what a revision serves as accepted.
-///
-/// # Errors
-/// This version has no record of what was accepted.
-fn accept(snapshot: &Snapshot) -> Result<(), Diagnostics> {
-    let why = "acceptance cannot be recorded: this version keeps no list of what was accepted; reload without it";
-    Err(Diagnostic::new(&snapshot.config.path, None, why).into())
 }
 
 /// Reading, verifying and compiling is not for the threads that relay.

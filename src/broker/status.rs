@@ -14,11 +14,9 @@ use crate::core::lifecycle::PublicState;
 use crate::events::timestamp;
 use crate::ownership::Owner;
 use crate::ownership::process_table::{Process, ProcessTable};
+use crate::review::Review;
 use crate::snapshot::Backend;
 use crate::supervisor::{Cleanup, Limits, Slot, SlotView, Tally};
-
-/// Whether policies and catalogs are as they were accepted. Nothing records acceptance yet, so nothing is.
-const REVIEWED: bool = false;
 
 /// Why the broker is not ready, if it is not.
 #[derive(Debug, Default)]
@@ -112,7 +110,8 @@ impl Broker {
                 let tally = self.supervisor.tally(&backend.name);
                 let asked = backend.plan.config.ownership.limits;
                 let limits = Limits { asked, refusal: self.supervisor.why_unlimited(asked).map(Arc::from) };
-                let mut shown = backend_status(backend, tally, &limits, seen.get(&*backend.name).unwrap_or(&none));
+                let (review, seen) = (snapshot.reviewed.of(&backend.name), seen.get(&*backend.name).unwrap_or(&none));
+                let mut shown = backend_status(backend, review, tally, &limits, seen);
                 shown["enabled_by"] = self.enabled_by(&backend.name).into();
                 shown
             })
@@ -134,7 +133,7 @@ impl Broker {
                 "revision": snapshot.revision,
                 "ready": reasons.is_empty(),
                 "not_ready_because": reasons,
-                "reviewed": REVIEWED,
+                "reviewed": snapshot.reviewed.is_whole(),
                 "last_reload": {
                     "at": timestamp(last_reload.at), "ok": last_reload.errors.is_empty(), "errors": last_reload.errors,
                 },
@@ -185,7 +184,7 @@ impl Seen {
     }
 }
 
-fn backend_status(backend: &Backend, tally: Tally, limits: &Limits, instances: &[Seen]) -> Value {
+fn backend_status(backend: &Backend, review: Review, tally: Tally, limits: &Limits, instances: &[Seen]) -> Value {
     let (policy, catalog) = (&backend.policy, &backend.catalog);
     let has_drift = instances.iter().any(|seen| !seen.view.drifted.is_empty());
     json!({
@@ -197,12 +196,13 @@ fn backend_status(backend: &Backend, tally: Tally, limits: &Limits, instances: &
         "policy": {
             "path": policy.path.display().to_string(),
             "digest": policy.digest,
-            "reviewed": REVIEWED,
+            "reviewed": review.policy,
         },
         "catalog": {
             "package": catalog.package,
             "version": catalog.version,
             "digest": catalog.digest,
+            "reviewed": review.catalog,
             "tools": backend.tool_count(),
             "excluded": backend.excluded_count(),
             "drift": if has_drift { "changed" } else { "none" },

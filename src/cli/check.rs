@@ -44,6 +44,7 @@ fn describe(snapshot: &Snapshot) {
     for backend in snapshot.config.backends.values().filter(|backend| !backend.enabled) {
         print_line(&format!("{}: disabled", backend.name));
     }
+    snapshot.reviewed.findings().for_each(|finding| eprint_line(&format!("warning: {finding}")));
     print_line(&format!("ok: {}", counted(snapshot.backends.len(), "backend")));
 }
 

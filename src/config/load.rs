@@ -266,12 +266,7 @@ fn review_mode(mut section: Section<'_>) -> ReviewMode {
     };
     match mode {
         "warn" => ReviewMode::Warn,
-        "enforce" => {
-            entry.fault(format_args!(
-                "is 'enforce', which this version cannot keep: nothing records yet what was accepted; use \"warn\""
-            ));
-            ReviewMode::Enforce
-        }
+        "enforce" => ReviewMode::Enforce,
         other => {
             entry.fault(format_args!("is '{other}'{}", suggestion(other, ["warn", "enforce"])));
             ReviewMode::default()

@@ -79,6 +79,11 @@ impl ArgumentRules {
         self.0.keys().map(String::as_str)
     }
 
+    /// Where they stand.
+    pub(super) fn places(&self) -> impl Iterator<Item = &str> {
+        self.0.values().filter_map(|rule| rule.at.as_deref())
+    }
+
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

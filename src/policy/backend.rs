@@ -67,7 +67,7 @@ pub(super) fn read(fields: &mut Fields<'_>) -> Option<Backend> {
 
 fn refuse_what_is_not_here(fields: &mut Fields<'_>) {
     for field in ELSEWHERE {
-        if fields.take(field).is_some() {
+        if fields.take_foreign(field) {
             fields.fault_of(field, "does not belong into a policy: processes are configured in broker.toml");
         }
     }

@@ -10,14 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mlua::{Lua, Value};
 
 use super::frozen::{Policy, ToolPlan};
-use super::hooks::{
-    Answer, At, CallView, Hook, HookError, Json, Machines, Outcome, ResultView, Ticket, ask, ask_blocking, check_size,
-    merged, request_view,
-};
-use super::results::{PayloadKind, ResultRules, RuleFailure};
+use super::hooks::{CallJob, ResultJob, ask, ask_blocking, failed, judge_result_by_rules, scope_key};
+use super::results::RuleFailure;
 use super::schema::InputSchema;
 use crate::core::diagnostic::Diagnostic;
 
@@ -114,7 +110,7 @@ impl fmt::Display for PolicyFailure {
 
 impl<V> Judged<V> {
     /// A verdict that no hook was asked for.
-    fn by_rules(verdict: V, rule: Option<String>) -> Self {
+    pub(super) fn by_rules(verdict: V, rule: Option<String>) -> Self {
         Self { verdict, steps: 0, rule }
     }
 }
@@ -219,206 +215,4 @@ impl ToolPlan {
         let judged = ask_blocking(move |machines, ticket| job.run(machines, ticket));
         judged.unwrap_or_else(|none| failed(&hook, hook.fault(none.to_string()), 0))
     }
-}
-
-/// Verdicts that can be a failure.
-trait Fails {
-    fn failed(fault: Diagnostic) -> Self;
-}
-
-impl Fails for CallVerdict {
-    fn failed(fault: Diagnostic) -> Self {
-        Self::Failed(PolicyFailure::Hook(fault))
-    }
-}
-
-impl Fails for ResultVerdict {
-    fn failed(fault: Diagnostic) -> Self {
-        Self::Failed(PolicyFailure::Hook(fault))
-    }
-}
-
-impl Fails for ScopeVerdict {
-    fn failed(fault: Diagnostic) -> Self {
-        Self::Failed(fault)
-    }
-}
-
-fn failed<V: Fails>(hook: &Hook, fault: Diagnostic, steps: u32) -> Judged<V> {
-    Judged { verdict: V::failed(fault), steps, rule: Some(hook.place().to_string()) }
-}
-
-/// A call on its way through `on_call`.
-struct CallJob {
-    plan: ToolPlan,
-    hook: Hook,
-    /// With the arguments as the rules left them.
-    call: Arc<CallFacts>,
-    schema: Option<Arc<InputSchema>>,
-    /// What the rules said: to send it.
-    ruled: Judged<CallVerdict>,
-}
-
-impl CallJob {
-    /// `Err` is the verdict where no hook has a say.
-    fn begin(
-        plan: &ToolPlan,
-        call: Arc<CallFacts>,
-        schema: Option<Arc<InputSchema>>,
-    ) -> Result<Self, Judged<CallVerdict>> {
-        let ruled = plan.judge_by_rules(call.arguments.as_deref());
-        let Some(hook) = &plan.on_call else { return Err(ruled) };
-        let call = match &ruled.verdict {
-            CallVerdict::Send { arguments: None, .. } => call,
-            CallVerdict::Send { arguments, .. } => {
-                Arc::new(CallFacts { arguments: arguments.clone(), ..(*call).clone() })
-            }
-            _ => return Err(ruled),
-        };
-        Ok(Self { plan: plan.clone(), hook: hook.clone(), call, schema, ruled })
-    }
-
-    fn run(self, machines: &mut Machines, ticket: &Ticket) -> Judged<CallVerdict> {
-        let hook = &self.hook;
-        let answer = check_size(&self.call).map_err(|why| hook.fault(why)).and_then(|()| {
-            machines.call(hook, ticket, |_| Ok(CallView::new(&self.call)), |_, value| Answer::read(&value))
-        });
-        let steps = ticket.watch.steps();
-        let (answer, at) = match answer {
-            Ok(answer) => answer,
-            Err(fault) => return failed(hook, fault, steps),
-        };
-        let at = at.unwrap_or_else(|| hook.place());
-        match answer {
-            Answer::Deny { reason } => {
-                Judged { verdict: CallVerdict::Denied { reason }, steps, rule: Some(at.to_string()) }
-            }
-            Answer::Allow { patch, deadline } => match self.patched(patch.as_deref().unwrap_or_default()) {
-                Err(why) => failed(hook, Diagnostic::new(&at.file, Some(at.line), why), steps),
-                Ok(patched) => self.allowed(patched, deadline, &at, steps),
-            },
-        }
-    }
-
-    fn allowed(self, patched: Option<String>, by_hook: Option<Duration>, at: &At, steps: u32) -> Judged<CallVerdict> {
-        let CallVerdict::Send { arguments, deadline } = self.ruled.verdict else {
-            return failed(&self.hook, self.hook.fault("was asked about a call that was denied"), steps);
-        };
-        let has_acted = patched.is_some() || by_hook.is_some();
-        let rule = if has_acted { Some(at.to_string()) } else { self.ruled.rule };
-        let verdict = CallVerdict::Send { arguments: patched.or(arguments), deadline: by_hook.or(deadline) };
-        Judged { verdict, steps, rule }
-    }
-
-    /// The arguments with the hook's patch, judged again. The error is what to tell.
-    fn patched(&self, patch: &[(String, Json)]) -> Result<Option<String>, String> {
-        let arguments = self.call.arguments.as_deref().unwrap_or("{}");
-        let patched = merged(arguments, patch).map_err(|_| "the arguments are not a JSON object".to_owned())?;
-        let Some(patched) = patched else { return Ok(None) };
-        let tool = &self.call.tool;
-        let again = self.plan.arguments.judge(Some(&patched)).map_err(|denied| {
-            let rule = denied.rule.as_deref().unwrap_or("tools.settings").to_owned();
-            format!("what on_call made of the arguments of '{tool}' is denied by {rule}: {denied}")
-        })?;
-        let patched = again.map_or(patched, |again| again.arguments);
-        if let Some(schema) = &self.schema {
-            schema.check(&patched).map_err(|why| {
-                format!("what on_call made of the arguments of '{tool}' does not fit its inputSchema: {why}")
-            })?;
-        }
-        Ok(Some(patched))
-    }
-}
-
-/// A result on its way through `on_result`.
-struct ResultJob {
-    results: ResultRules,
-    hook: Hook,
-    call: Arc<CallFacts>,
-    payload: Bytes,
-}
-
-impl ResultJob {
-    fn run(self, machines: &mut Machines, ticket: &Ticket) -> Judged<ResultVerdict> {
-        let hook = &self.hook;
-        let outcome = ResultView::new(self.payload.clone()).map_err(|why| hook.fault(why)).and_then(|view| {
-            let arguments = |_: &Lua| Ok((CallView::new(&self.call), view.clone()));
-            let answered = machines.call(hook, ticket, arguments, |_, value| nothing(&value));
-            // Whatever became of the hook, the view ends here.
-            let outcome = view.finish();
-            answered.and_then(|()| outcome.map_err(|why| hook.fault(why)))
-        });
-        // What follows is ours and linear in the size of the result.
-        ticket.hook_is_over();
-        let steps = ticket.watch.steps();
-        let at = hook.place().to_string();
-        let hooked = match outcome {
-            Err(fault) => return failed(hook, fault, steps),
-            Ok(Outcome::Withhold(reason)) => {
-                return Judged { verdict: ResultVerdict::Withheld { reason }, steps, rule: Some(at) };
-            }
-            Ok(Outcome::Pass(hooked)) => hooked,
-        };
-        let text = hooked.as_ref().map_or(&*self.payload, |hooked| hooked.as_bytes());
-        let judged = judge_result_by_rules(&self.results, text);
-        match (judged.verdict, hooked) {
-            (ResultVerdict::Pass { payload: None }, Some(hooked)) => {
-                Judged { verdict: ResultVerdict::Pass { payload: Some(hooked) }, steps, rule: Some(at) }
-            }
-            (verdict @ ResultVerdict::Pass { .. }, Some(_)) => Judged { verdict, steps, rule: Some(at) },
-            (verdict, _) => Judged { verdict, steps, rule: judged.rule },
-        }
-    }
-}
-
-fn judge_result_by_rules(rules: &ResultRules, payload: &[u8]) -> Judged<ResultVerdict> {
-    let applied = match std::str::from_utf8(payload) {
-        Ok(text) => rules.apply(text, PayloadKind::Result),
-        Err(fault) => Err(RuleFailure::NotJson { at: fault.valid_up_to() }),
-    };
-    match applied {
-        Ok(None) => Judged::by_rules(ResultVerdict::Pass { payload: None }, None),
-        Ok(payload) => Judged::by_rules(ResultVerdict::Pass { payload }, Some("results".to_owned())),
-        Err(failure) => {
-            Judged::by_rules(ResultVerdict::Failed(PolicyFailure::Rules(failure)), Some("results".to_owned()))
-        }
-    }
-}
-
-/// A hook that returns a verdict where none is asked for meant something that would not happen.
-fn nothing(value: &Value) -> Result<(), HookError> {
-    match value.is_nil() {
-        true => Ok(()),
-        false => {
-            Err(HookError::Answer("on_result must return nothing; it changes the result by its methods".to_owned()))
-        }
-    }
-}
-
-fn scope_key(hook: &Hook, request: &RequestFacts, machines: &mut Machines, ticket: &Ticket) -> Judged<ScopeVerdict> {
-    let key = machines.call(
-        hook,
-        ticket,
-        |lua| request_view(lua, request),
-        |_, value| match &value {
-            Value::Nil => Ok(None),
-            Value::String(key) if is_scope_key(&key.as_bytes()) => Ok(Some(key.to_string_lossy())),
-            _ => {
-                let what = "scope_key must return nothing or 1 to 64 letters, digits, '.', '_', '~' or '-'";
-                Err(HookError::Answer(what.to_owned()))
-            }
-        },
-    );
-    let steps = ticket.watch.steps();
-    match key {
-        Ok(None) => Judged { verdict: ScopeVerdict::NoKey, steps, rule: None },
-        Ok(Some(key)) => Judged { verdict: ScopeVerdict::Key(key), steps, rule: Some(hook.place().to_string()) },
-        Err(fault) => failed(hook, fault, steps),
-    }
-}
-
-/// As the keys in URLs and headers are.
-fn is_scope_key(key: &[u8]) -> bool {
-    let is_plain = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'~' | b'-');
-    (1..=64).contains(&key.len()) && key.iter().all(is_plain)
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use mlua::{Function, Table, Value};
 
+use super::language;
 use super::source::{Source, Step};
 use crate::core::diagnostic::{Diagnostic, Diagnostics, suggestion};
 
@@ -110,9 +111,19 @@ impl<'f> Fields<'f> {
     }
 
     pub fn take(&mut self, field: &'static str) -> Option<Value> {
+        debug_assert!(
+            language::knows(self.site.constructor, self.steps.iter().filter_map(Step::key), field),
+            "'{field}' of {} is missing from the table in policy/language/table.rs",
+            self.name
+        );
         let value = self.values.remove(field);
         self.known.push((field, value.is_some()));
         value
+    }
+
+    /// Takes a field that is no part of the language; whether it is there.
+    pub fn take_foreign(&mut self, field: &str) -> bool {
+        self.values.remove(field).is_some()
     }
 
     /// The value, or a fault that says what it must be.

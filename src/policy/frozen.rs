@@ -21,6 +21,8 @@ pub struct Policy {
     pub digest: Digest,
     /// The file itself, then its imports in the order in which they were first imported.
     pub files: Vec<(PathBuf, Digest)>,
+    /// Steps that the file took.
+    pub load_steps: u32,
     pub scope: Scope,
     /// How long an instance may stay without a call. Zero stops it right after the last one.
     pub idle_timeout: Duration,
@@ -126,6 +128,35 @@ impl Policy {
         allowed && !any_matches(&self.tools.exclude, tool)
     }
 
+    /// The names by which verdicts tell what decided, of everything in the file that can: places of argument rules and
+    /// hooks, and `results` for the rules for results together.
+    pub fn rule_names(&self) -> Vec<String> {
+        let arguments = self.tools.settings.iter().flat_map(|settings| settings.arguments.places());
+        let hooks = self.hooks.iter().flat_map(|hooks| hooks.mentions()).map(Mention::place);
+        let results = (!self.results.is_empty()).then(|| "results".to_owned());
+        let mut names: Vec<String> = arguments.map(str::to_owned).chain(hooks).chain(results).collect();
+        let mut known = std::collections::HashSet::new();
+        names.retain(|name| known.insert(name.clone()));
+        names
+    }
+
+    /// The names of the hooks `on_call` and `on_result` that are asked for a tool.
+    pub fn hook_names(&self, tool: &str) -> [Option<String>; 2] {
+        [Kind::OnCall, Kind::OnResult]
+            .map(|kind| Some(Hooks::find(self.hooks.as_ref()?, kind, tool)?.place().to_string()))
+    }
+
+    /// Why [`Self::shows`] says no, with file and line where there is one; nothing when it says yes.
+    pub fn why_hidden(&self, tool: &str) -> Option<String> {
+        match self.tools.exclude.iter().find(|mention| mention.pattern.matches(tool)) {
+            Some(Mention { pattern, file, line, .. }) => {
+                Some(format!("'{}' in tools.exclude at {}:{line}", pattern.as_str(), file.display()))
+            }
+            None if !self.shows(tool) => Some(format!("no name in tools.allow of {} fits it", self.path.display())),
+            None => None,
+        }
+    }
+
     /// All settings whose pattern matches the tool, the more specific over the more general, argument by argument.
     pub fn plan(&self, tool: &str) -> ToolPlan {
         let hook = |kind| Hooks::find(self.hooks.as_ref()?, kind, tool);
@@ -221,6 +252,10 @@ impl ToolPlan {
 }
 
 impl Mention {
+    fn place(&self) -> String {
+        format!("{}:{}", self.file.display(), self.line)
+    }
+
     fn is_hidden(&self) -> Diagnostic {
         let message =
             format!("'{}' in {} is not shown to clients, so its hook never runs", self.pattern.as_str(), self.field);

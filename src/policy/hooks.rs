@@ -5,13 +5,17 @@
 //! and keeps it warm (`machine.rs`). Each call of a hook has its own budget of steps and memory, and a watchdog behind.
 //! Whatever goes wrong is a [`Diagnostic`] with file and line, and the caller denies (invariant 11).
 //!
-//! - `views.rs` is what a hook sees of a call and of a request; `result_view.rs` of a result, by spans over its bytes.
+//! - `jobs.rs` is what is done for one question, `decide.rs` beside this module asks it.
+//! - `views.rs` is what a hook sees of a call and of a request; `result_view.rs` and `item_view.rs` of a result, by spans over
+//!   its bytes.
 //! - `verdict.rs` is what `on_call` may answer; `patch.rs` carries a merge patch out on the raw arguments.
 //! - `lua_json.rs` goes between JSON and Lua; `helpers.rs` are the pure functions in `broker`.
 //!
 //! Not here: what a failure looks like to a client.
 
 mod helpers;
+mod item_view;
+mod jobs;
 mod lua_json;
 mod machine;
 mod objects;
@@ -28,13 +32,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use mlua::{Function, Lua, Table};
 
-pub(super) use self::lua_json::Json;
-pub(super) use self::machine::{HookError, Machines};
-pub(super) use self::patch::merged;
-pub(super) use self::pool::{Ticket, ask, ask_blocking};
-pub(super) use self::result_view::{Outcome, ResultView};
-pub(super) use self::verdict::Answer;
-pub(super) use self::views::{CallView, check_size, request as request_view};
+pub(super) use self::jobs::{CallJob, ResultJob, failed, judge_result_by_rules, scope_key};
+use self::machine::Machines;
+use self::pool::Ticket;
+pub(super) use self::pool::{ask, ask_blocking};
+use self::result_view::ResultView;
+use self::views::CallView;
 use super::constructors::mention;
 use super::fields::{Fields, kind, shown};
 use super::frozen::Mention;

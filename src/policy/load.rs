@@ -11,6 +11,7 @@ use mlua::chunk::{ChunkMode, Compiler};
 use mlua::{AppDataRefMut, Lua, Value};
 
 use super::backend::Backend;
+use super::bytecode::{self, Globals};
 use super::constructors::{self, Built};
 use super::fields;
 use super::frozen::Policy;
@@ -150,7 +151,7 @@ fn run(path: &Path, watch: &Watch) -> Result<Policy, Diagnostics> {
     let main = File::new(path.to_owned(), name, bytes);
     let (lua, backend) = evaluate(main, Origin::Directory(directory), watch)?;
     let loading = lua.remove_app_data::<Loading>().expect("an evaluation leaves it there");
-    freeze(path, &loading, backend).map_err(|error| fault(message_of(&error)))
+    freeze(path, &loading, backend, watch.steps()).map_err(|error| fault(message_of(&error)))
 }
 
 /// Runs a policy anew from its kept code, for its hooks. It ends as it did when it was loaded, because nothing that it
@@ -182,6 +183,7 @@ fn evaluate(main: File, origin: Origin, watch: &Watch) -> Result<(Lua, Backend),
             None
         }
     };
+    loading.find_unknown_names(&lua);
     let faults = std::mem::take(&mut loading.faults);
     drop(loading);
     match backend.filter(|_| faults.is_empty()) {
@@ -264,6 +266,25 @@ impl Loading {
         read(&real).map(|bytes| File::new(shown, file.to_owned(), bytes))
     }
 
+    /// Names that the machine would refuse, in functions that nobody has called yet. Code that was kept is known to have
+    /// none.
+    fn find_unknown_names(&mut self, lua: &Lua) {
+        let texts = self.files.iter().filter_map(|loaded| match &loaded.file.code {
+            Code::Text(text) => Some((&loaded.file, bytecode::globals(text))),
+            Code::Compiled(_) => None,
+        });
+        let texts: Vec<(&File, Globals)> = texts.collect();
+        let is_defined = |name: &String| texts.iter().any(|(_, globals)| globals.writes.contains(name));
+        let mut faults = Vec::new();
+        for (file, globals) in &texts {
+            for read in globals.reads.iter().filter(|read| read.path.first().is_some_and(|name| !is_defined(name))) {
+                let why = why_unknown(lua, &read.path);
+                faults.extend(why.map(|why| Diagnostic::new(&file.source.path, Some(read.line), why)));
+            }
+        }
+        faults.into_iter().for_each(|fault| self.faults.push(fault));
+    }
+
     /// An error of Lua as a place and a sentence.
     pub fn diagnose(&self, path: &Path, error: &mlua::Error) -> Diagnostic {
         let text = message_of(error);
@@ -292,6 +313,23 @@ impl Loading {
     }
 }
 
+/// What the machine says to a name, if it refuses it.
+fn why_unknown(lua: &Lua, path: &[String]) -> Option<String> {
+    let [name, fields @ ..] = path else { return None };
+    let refusal = |error: mlua::Error| {
+        let message = message_of(&error);
+        // Anything else is a fault of the machine, not of the name.
+        message.starts_with("unknown name").then(|| message.lines().next().unwrap_or_default().to_owned())
+    };
+    let value: Value = match lua.globals().get(name.as_str()) {
+        Ok(value) => value,
+        Err(error) => return refusal(error),
+    };
+    let (Some(table), Some(field)) = (value.as_table(), fields.first()) else { return None };
+    // A library says `nil`, which a policy may ask for.
+    table.get::<Value>(field.as_str()).err().and_then(refusal)
+}
+
 fn message_of(error: &mlua::Error) -> String {
     match error {
         mlua::Error::CallbackError { cause, traceback } => format!("{}\n{traceback}", message_of(cause)),
@@ -301,7 +339,7 @@ fn message_of(error: &mlua::Error) -> String {
     }
 }
 
-fn freeze(path: &Path, loading: &Loading, backend: Backend) -> mlua::Result<Policy> {
+fn freeze(path: &Path, loading: &Loading, backend: Backend, load_steps: u32) -> mlua::Result<Policy> {
     let files: Vec<&File> = loading.files.iter().map(|loaded| &loaded.file).collect();
     let lines: String = files.iter().map(|file| format!("{} {}\n", file.name, file.digest)).collect();
     let for_all = backend.results.iter().filter(|result| result.tools.is_none());
@@ -317,6 +355,7 @@ fn freeze(path: &Path, loading: &Loading, backend: Backend) -> mlua::Result<Poli
         path: path.to_owned(),
         digest: Digest::of(lines.as_bytes()),
         files: files.iter().map(|file| (file.source.path.clone(), file.digest)).collect(),
+        load_steps,
         scope: backend.scope,
         idle_timeout: backend.idle_timeout,
         queue: backend.queue,
@@ -334,6 +373,8 @@ fn freeze(path: &Path, loading: &Loading, backend: Backend) -> mlua::Result<Poli
 fn sorted(faults: &Diagnostics) -> Diagnostics {
     let mut all: Vec<Diagnostic> = faults.iter().cloned().collect();
     all.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line)));
+    // A name that stopped the run is found by reading too.
+    all.dedup();
     let mut sorted = Diagnostics::default();
     all.into_iter().for_each(|fault| sorted.push(fault));
     sorted

@@ -116,11 +116,7 @@ impl Watch {
 
 /// A machine with all limits in force. `broker` is installed by `install` before the libraries become read-only.
 pub(super) fn machine(watch: &Watch, install: impl FnOnce(&Lua) -> mlua::Result<()>) -> mlua::Result<Lua> {
-    let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH | StdLib::BIT | StdLib::UTF8;
-    let lua = Lua::new_with(libraries, LuaOptions::default())?;
-    keep_only_known_globals(&lua)?;
-    wrap_string_functions(&lua)?;
-    wrap_table_move(&lua)?;
+    let lua = libraries(&[])?;
     install(&lua)?;
     refuse_unknown_names(&lua, &lua.globals(), |_| {
         ": policies see 'broker' and the pure functions of Lua only".to_owned()
@@ -128,6 +124,16 @@ pub(super) fn machine(watch: &Watch, install: impl FnOnce(&Lua) -> mlua::Result<
     lua.set_memory_limit(MEMORY_MAX_BYTES)?;
     limit_steps(&lua, watch);
     lua.sandbox(true)?;
+    Ok(lua)
+}
+
+/// A machine with the bounded library functions and `more` globals beside the known ones; no other limit is in force yet.
+pub(super) fn libraries(more: &[&str]) -> mlua::Result<Lua> {
+    let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH | StdLib::BIT | StdLib::UTF8;
+    let lua = Lua::new_with(libraries, LuaOptions::default())?;
+    keep_only_known_globals(&lua, more)?;
+    wrap_string_functions(&lua)?;
+    wrap_table_move(&lua)?;
     Ok(lua)
 }
 
@@ -148,12 +154,12 @@ pub(super) fn position(lua: &Lua, level: usize) -> Option<Position> {
     })?
 }
 
-fn keep_only_known_globals(lua: &Lua) -> mlua::Result<()> {
+fn keep_only_known_globals(lua: &Lua, more: &[&str]) -> mlua::Result<()> {
     let globals = lua.globals();
     let names: Vec<Value> =
         globals.pairs::<Value, Value>().map(|pair| pair.map(|(name, _)| name)).collect::<Result<_, _>>()?;
     for name in names {
-        if !name.as_string().is_some_and(|name| GLOBALS.iter().any(|known| name == known)) {
+        if !name.as_string().is_some_and(|name| GLOBALS.iter().chain(more).any(|known| name == known)) {
             globals.raw_set(name, Value::Nil)?;
         }
     }
@@ -190,7 +196,7 @@ pub(super) fn limit_steps(lua: &Lua, watch: &Watch) {
 }
 
 /// The interrupt runs inside the function that it interrupts, which may be a library function called by a policy.
-fn error_at_step(lua: &Lua, message: impl std::fmt::Display) -> mlua::Error {
+pub(super) fn error_at_step(lua: &Lua, message: impl std::fmt::Display) -> mlua::Error {
     match (0..5).find_map(|level| position(lua, level).filter(Position::is_of_policy)) {
         Some(Position { chunk, line }) => mlua::Error::RuntimeError(format!("{chunk}:{line}: {message}")),
         None => mlua::Error::RuntimeError(message.to_string()),

@@ -14,6 +14,15 @@ pub(super) enum Step {
     Item(usize),
 }
 
+impl Step {
+    pub fn key(&self) -> Option<&str> {
+        match self {
+            Self::Key(key) => Some(key),
+            Self::Item(_) => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Source {
     /// The path as people know it.

@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 
 use super::Snapshot;
 use super::backend::{Backend, Tool};
+use super::review::Reviewed;
 use super::surface::Surface;
 use crate::catalog::{self, Catalog};
 use crate::config::{self, BackendConfig, Config, Deadlines, Package, Switches};
@@ -17,6 +18,7 @@ use crate::core::lifecycle::{Limits, OverdueRule};
 use crate::link::LinkLimits;
 use crate::policy::{self, InputSchema, OnCancel, Policy};
 use crate::protocol::raw::{entries, members};
+use crate::review::ReviewLock;
 use crate::supervisor::Plan;
 
 /// Sweeps that may answer "busy" before an operator is told; with the sweep's own rounds inside each.
@@ -34,34 +36,48 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_se
 /// A generation that was ready for this long has shown that it works.
 const STABLE_AFTER: Duration = Duration::from_secs(30);
 
-/// Builds the first revision. A faulty configuration hides no faults of the files that it names.
+/// Builds the first revision. A faulty configuration hides no faults of the files that it names. Where the configuration
+/// asks for it, what nobody accepted is a fault too.
 pub fn build(path: &Path) -> Result<Snapshot, Diagnostics> {
-    build_on(path, None, &Switches::new())
+    match build_on(path, None, &Switches::new()) {
+        Ok(snapshot) => snapshot.reviewed(),
+        Err(mut faults) => {
+            ReviewLock::read(&ReviewLock::path_for(path)).err().into_iter().for_each(|found| faults.extend(found));
+            Err(faults)
+        }
+    }
 }
 
 /// Builds the revision after `previous` from the same configuration file. What has not changed is taken over from it:
 /// a file is read and compared, and verified, parsed or compiled only when it is another.
 pub fn rebuild(previous: &Snapshot, switches: &Switches) -> Result<Snapshot, Diagnostics> {
+    rebuild_unreviewed(previous, switches)?.reviewed()
+}
+
+/// As [`rebuild`], whatever was accepted: for those who want to accept.
+pub fn rebuild_unreviewed(previous: &Snapshot, switches: &Switches) -> Result<Snapshot, Diagnostics> {
     build_on(&previous.config.path, Some(previous), switches)
 }
 
 /// The revision after `previous` with one of its backends enabled or disabled and everything else as it is served,
 /// whatever the files say by now: to disable must not depend on a file that somebody is editing.
 pub fn switched(previous: &Snapshot, name: &str, enabled: bool) -> Result<Snapshot, Diagnostics> {
-    let (mut config, mut backends) = (previous.config.clone(), previous.backends.clone());
-    if let Some(backend) = config.backends.get_mut(name) {
+    let mut next = Snapshot { revision: previous.revision + 1, ..previous.clone() };
+    if let Some(backend) = next.config.backends.get_mut(name) {
         backend.enabled = enabled;
     }
-    match config.backends.get(name).filter(|_| enabled) {
+    match next.config.backends.get(name).filter(|_| enabled) {
         Some(backend) => {
-            let built = build_backend(&config, name, backend, previous.backends.get(name))?;
-            backends.insert(name.to_owned(), built);
+            let built = build_on_known(&next.config, name, backend, previous.backends.get(name))?;
+            next.backends.insert(name.to_owned(), built);
+            next.reviewed()
         }
         None => {
-            backends.remove(name);
+            next.backends.remove(name);
+            next.reviewed.forget(name);
+            Ok(next)
         }
     }
-    Ok(Snapshot { revision: previous.revision + 1, config, backends })
 }
 
 fn build_on(path: &Path, previous: Option<&Snapshot>, switches: &Switches) -> Result<Snapshot, Diagnostics> {
@@ -71,7 +87,7 @@ fn build_on(path: &Path, previous: Option<&Snapshot>, switches: &Switches) -> Re
     let has_files = |backend: &BackendConfig| backend.catalog.is_file() && backend.policy.is_file();
     // A file that is missing was told of already.
     for (name, backend) in config.backends.iter().filter(|(_, backend)| backend.enabled && has_files(backend)) {
-        match build_backend(&config, name, backend, previous.and_then(|previous| previous.backend(name))) {
+        match build_on_known(&config, name, backend, previous.and_then(|previous| previous.backend(name))) {
             Ok(built) => {
                 backends.insert(name.clone(), built);
             }
@@ -79,7 +95,7 @@ fn build_on(path: &Path, previous: Option<&Snapshot>, switches: &Switches) -> Re
         }
     }
     let revision = previous.map_or(1, |previous| previous.revision + 1);
-    faults.into_result(Snapshot { revision, config, backends })
+    faults.into_result(Snapshot { revision, config, backends, reviewed: Reviewed::default() })
 }
 
 /// What is built of a backend depends on its catalog, its policy and these alone.
@@ -91,8 +107,13 @@ fn is_same(known: &Backend, config: &Config, backend: &BackendConfig) -> bool {
         && plan.link.frame_len_max == config.server.frame_bytes_max
 }
 
+/// One backend from its files, whatever is wrong with others.
+pub fn build_backend(config: &Config, name: &str, backend: &BackendConfig) -> Result<Arc<Backend>, Diagnostics> {
+    build_on_known(config, name, backend, None)
+}
+
 /// The known one itself where nothing has changed.
-fn build_backend(
+fn build_on_known(
     config: &Config,
     name: &str,
     backend: &BackendConfig,

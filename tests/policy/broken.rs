@@ -184,3 +184,11 @@ policy.lua:1: unknown field 'max' in broker.limit_text (did you mean 'max_bytes'
 policy.lua:2: and then
 "#);
 }
+
+#[test]
+fn unknown_names_are_found_in_functions_that_never_ran() {
+    assert_snapshot!(faults("local function f(call)\n  local host = call.url\n  if hots == host then\n    return broker.denny(string.find(host, 'x'))\n  end\nend\nhelper = 1\nreturn broker.backend { api = 1, scope = 'session', max_concurrency = helper }"), @r#"
+policy.lua:3: unknown name 'hots': policies see 'broker' and the pure functions of Lua only
+policy.lua:4: unknown name 'denny' in broker (did you mean 'deny'?)
+"#);
+}

@@ -1,5 +1,6 @@
 //! The policies that come with the broker, against the tools of the packages that they are written for.
 
+use std::path::Path;
 use std::time::Duration;
 
 use lazy_mcp_broker::policy::{DriftRule, OnCancel, PayloadKind, Policy, QueueRules, Scope, load};
@@ -239,4 +240,13 @@ fn defaults_hold_where_a_policy_is_silent() {
     assert_eq!(policy.idle_timeout, Duration::from_secs(120));
     assert_eq!(policy.queue, QueueRules { len_max: 32, wait: Duration::from_secs(60) });
     assert_eq!((policy.max_concurrency, policy.on_cancel, policy.drift), (1, OnCancel::RECYCLE, DriftRule::Refuse));
+}
+
+/// What is shipped was looked through: who changes a policy or a catalog accepts it in the same step.
+#[test]
+fn what_is_shipped_is_accepted() {
+    let snapshot = lazy_mcp_broker::snapshot::build(Path::new("config/broker.toml")).unwrap();
+    let findings: Vec<String> = snapshot.reviewed.findings().map(ToString::to_string).collect();
+    let how = "look through what changed, then `lazy-mcp policy accept --all --by lazy-mcp-broker`";
+    assert!(findings.is_empty(), "{how}\n{}", findings.join("\n"));
 }

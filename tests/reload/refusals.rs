@@ -111,8 +111,10 @@ fn the_command_tells_what_is_wrong_whether_or_not_a_broker_is_there() {
     let run = broker.cli(&["reload"]);
     assert_eq!(run.code, Some(0), "{run:#?}");
     assert!(run.stdout.contains("one: unchanged") && run.stdout.contains("revision 2: 2 backends"), "{run:#?}");
+    assert_eq!(broker.status()["broker"]["reviewed"], false);
     let run = broker.cli(&["reload", "--accept"]);
-    assert_eq!(run.code, Some(3), "{run:#?}");
+    assert_eq!(run.code, Some(0), "{run:#?}");
+    assert_eq!(broker.status()["broker"]["reviewed"], true);
     assert!(broker.terminate().success());
     assert_eq!(broker.cli(&["reload"]).code, Some(4));
     broker.assert_nothing_left("its end", std::time::Duration::from_millis(100));

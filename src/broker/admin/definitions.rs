@@ -12,9 +12,9 @@ use super::looks::unknown;
 use crate::broker::Fault;
 use crate::catalog::{CatalogTool, Decision};
 use crate::core::diagnostic::suggestion;
-use crate::policy::DriftRule;
+use crate::policy::{CallFacts, DriftRule};
 use crate::protocol::error::shown;
-use crate::snapshot::Backend;
+use crate::snapshot::{Backend, CallExplained};
 
 pub(super) const LIST: &str = "The tools of a backend's catalog, in the server's order, each with whether clients see \
 it and if not why. query looks into names and descriptions. Wakes nothing.";
@@ -121,6 +121,10 @@ pub(super) struct Explained {
     arguments: Option<Value>,
     /// From the arrival of the call to its answer.
     deadline_seconds: f64,
+    /// What denied or rewrote it: a place in a file, or a field.
+    rule: Option<String>,
+    /// Steps that a hook took.
+    steps: u32,
     /// The policy that decided: its file and its digest, imports included.
     policy: String,
     policy_digest: String,
@@ -181,32 +185,33 @@ pub(super) async fn get_tool(context: Context, which: ToolName) -> Result<Descri
 pub(super) async fn explain_policy(context: Context, asked: Asked) -> Result<Explained, Fault> {
     let Asked { backend: name, tool, arguments } = asked;
     let backend = served(&context, &name)?;
-    let hidden = Visibility::of(&backend, known(&backend, &tool)?).hidden_because;
-    let (decision, reason, arguments) = match hidden {
-        Some(why) => (Judgement::UnknownTool, Some(why), None),
-        None => judge(&backend, &tool, arguments.map(Value::Object)),
+    known(&backend, &tool)?;
+    let arguments = arguments.map(|arguments| Value::Object(arguments).to_string());
+    let call = CallFacts { tool: tool.clone(), arguments, ..CallFacts::default() };
+    let (judge, deadline_seconds) = (backend.clone(), deadline_seconds(&backend, &tool));
+    // A hook is waited for.
+    let explained = tokio::task::spawn_blocking(move || judge.explain(call, None)).await;
+    let explained =
+        explained.map_err(|_| Fault::new("unavailable", "the call could not be judged; the log says why"))?;
+    let decision = match &explained.call {
+        _ if !explained.visible => Judgement::UnknownTool,
+        CallExplained { allowed: false, .. } => Judgement::Deny,
+        CallExplained { rewritten: true, .. } => Judgement::Rewrite,
+        _ => Judgement::Allow,
     };
+    let CallExplained { reason, arguments, deadline_seconds: of_call, rule, steps, .. } = explained.call;
     Ok(Explained {
-        deadline_seconds: deadline_seconds(&backend, &tool),
-        policy: backend.policy.path.display().to_string(),
-        policy_digest: backend.policy.digest.to_string(),
         backend: name,
         tool,
         decision,
-        reason,
-        arguments,
+        reason: explained.hidden_because.or(reason),
+        arguments: arguments.and_then(|arguments| serde_json::from_str(&arguments).ok()),
+        deadline_seconds: of_call.unwrap_or(deadline_seconds),
+        rule,
+        steps,
+        policy: explained.policy,
+        policy_digest: explained.policy_digest,
     })
-}
-
-/// As the broker judges a call of a tool that clients see.
-fn judge(backend: &Backend, tool: &str, arguments: Option<Value>) -> (Judgement, Option<String>, Option<Value>) {
-    let Some(tool) = backend.tool(tool) else { return (Judgement::UnknownTool, None, None) };
-    let text = arguments.as_ref().map(Value::to_string);
-    match tool.plan.arguments.apply(text.as_deref()) {
-        Err(denied) => (Judgement::Deny, Some(denied.reason), None),
-        Ok(None) => (Judgement::Allow, None, arguments),
-        Ok(Some(rewritten)) => (Judgement::Rewrite, None, serde_json::from_str(&rewritten).ok()),
-    }
 }
 
 fn deadline_seconds(backend: &Backend, tool: &str) -> f64 {

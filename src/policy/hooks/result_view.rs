@@ -5,7 +5,6 @@
 //! Where a key that has a meaning occurs twice, the result is refused: a hook would judge one, a client may read the
 //! other.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,6 +12,7 @@ use bytes::Bytes;
 use mlua::userdata::{MetaMethod, UserDataFields, UserDataMethods};
 use mlua::{Lua, Table, UserData, Value};
 
+use super::item_view::{Item, ItemView};
 use super::lua_json::{Json, scalar, to_lua};
 use super::objects::{Member, cuts, items, members};
 use super::verdict::reason_of;
@@ -27,12 +27,7 @@ const ITEMS_MAX: usize = 10_000;
 /// Bytes that one hook may write into one result.
 const WRITTEN_MAX: usize = 16 << 20;
 /// One step for so many bytes that are decoded or searched for a hook.
-const BYTES_A_STEP: usize = 1 << 10;
-/// Compiling a regular expression, in steps: its size is bounded, so its time is.
-const REGEX_STEPS: usize = 1_000;
-const REGEX_MAX_BYTES: usize = 1 << 20;
-const REGEXES_KEPT: usize = 16;
-
+pub(super) const BYTES_A_STEP: usize = 1 << 10;
 /// The result of one call while a hook looks at it. Shared by the views of its parts.
 #[derive(Clone)]
 pub(in crate::policy) struct ResultView(Arc<Mutex<State>>);
@@ -45,11 +40,11 @@ pub(in crate::policy) enum Outcome {
     Withhold(String),
 }
 
-struct State {
+pub(super) struct State {
     /// Empty once the hook is over: a view that a policy kept shows nothing of an earlier result.
-    payload: Bytes,
+    pub payload: Bytes,
     is_error: bool,
-    items: Vec<Item>,
+    pub items: Vec<Item>,
     /// Members of the result, to cut `structuredContent` out.
     members: Vec<Range<usize>>,
     structured: Option<Structured>,
@@ -65,26 +60,11 @@ struct Structured {
     edits: Vec<(Range<usize>, String)>,
 }
 
-/// Where the parts of a content item are; strings without their quotes.
-#[derive(Default)]
-struct Item {
-    span: Range<usize>,
-    kind: Option<Range<usize>>,
-    text: Option<Range<usize>>,
-    uri: Option<Range<usize>>,
-    mime_type: Option<Range<usize>>,
-    name: Option<Range<usize>>,
-    data: Option<Range<usize>>,
-    new_text: Option<String>,
-    new_uri: Option<String>,
-    is_removed: bool,
-}
-
 impl ResultView {
     /// Puts the types of the views into a machine, which costs steps that must not depend on who comes first.
     pub fn register(lua: &Lua) -> mlua::Result<()> {
         let view = Self::new(Bytes::from_static(b"{}")).map_err(mlua::Error::runtime)?;
-        lua.create_userdata(ItemView { result: view.clone(), index: 0 })?;
+        lua.create_userdata(ItemView::new(&view, 0))?;
         lua.create_userdata(view).map(drop)
     }
 
@@ -132,7 +112,7 @@ impl ResultView {
     }
 
     /// The state, as long as the hook is not over.
-    fn open(&self, lua: &Lua) -> mlua::Result<MutexGuard<'_, State>> {
+    pub(super) fn open(&self, lua: &Lua) -> mlua::Result<MutexGuard<'_, State>> {
         let state = self.lock();
         match state.payload.is_empty() {
             true => Err(error_at_caller(lua, "this result belongs to an earlier call")),
@@ -171,14 +151,14 @@ impl State {
     }
 
     /// A decoded part. Its length is charged.
-    fn decoded(&self, lua: &Lua, span: &Range<usize>) -> mlua::Result<String> {
+    pub fn decoded(&self, lua: &Lua, span: &Range<usize>) -> mlua::Result<String> {
         Watch::charge(lua, span.len() / BYTES_A_STEP)?;
         let raw = std::str::from_utf8(&self.payload[span.clone()]).ok();
         let text = raw.and_then(json::decode).map(|text| text.into_owned());
         text.ok_or_else(|| error_at_caller(lua, "a text of the result is not JSON"))
     }
 
-    fn note_written(&mut self, lua: &Lua, len: usize) -> mlua::Result<()> {
+    pub fn note_written(&mut self, lua: &Lua, len: usize) -> mlua::Result<()> {
         self.written += len;
         Watch::charge(lua, len / BYTES_A_STEP)?;
         match self.written > WRITTEN_MAX {
@@ -189,49 +169,11 @@ impl State {
 }
 
 /// The member with this key, if there is one; an error if there are two.
-fn only<'m, 'a>(members: &'m [Member<'a>], key: &str) -> Result<Option<&'m Member<'a>>, String> {
+pub(super) fn only<'m, 'a>(members: &'m [Member<'a>], key: &str) -> Result<Option<&'m Member<'a>>, String> {
     let mut found = members.iter().filter(|member| member.key == key);
     match (found.next(), found.next()) {
         (_, Some(_)) => Err(format!("the result has the key \"{key}\" twice in one object")),
         (found, None) => Ok(found),
-    }
-}
-
-impl Item {
-    fn read(whole: &str, span: Range<usize>) -> Result<Self, String> {
-        let mut item = Self { span: span.clone(), ..Self::default() };
-        if whole[span.clone()].starts_with('{') {
-            item.take(whole, span.start)?;
-        }
-        Ok(item)
-    }
-
-    fn take(&mut self, whole: &str, at: usize) -> Result<(), String> {
-        let malformed = |fault: Malformed| format!("the result is not JSON that can be judged, at byte {}", fault.at);
-        let found = members(whole, at).map_err(malformed)?;
-        let string = |key: &str| -> Result<Option<Range<usize>>, String> {
-            let value = only(&found, key)?.map(|member| member.value.clone());
-            let value = value.filter(|value| whole[value.clone()].starts_with('"'));
-            Ok(value.map(|value| value.start + 1..value.end - 1))
-        };
-        self.kind = self.kind.take().or(string("type")?);
-        self.name = self.name.take().or(string("name")?);
-        // What an embedded resource has of these counts for the item.
-        self.text = string("text")?.or(self.text.take());
-        self.uri = string("uri")?.or(self.uri.take());
-        self.mime_type = string("mimeType")?.or(self.mime_type.take());
-        self.data = string("data")?.or(string("blob")?).or(self.data.take());
-        match only(&found, "resource")?.filter(|member| whole[member.value.clone()].starts_with('{')) {
-            Some(resource) => self.take(whole, resource.value.start),
-            None => Ok(()),
-        }
-    }
-
-    /// Bytes that base64 data stands for.
-    fn data_len(&self, payload: &[u8]) -> Option<usize> {
-        let data = payload.get(self.data.clone()?)?;
-        let padding = data.iter().rev().take_while(|byte| **byte == b'=').count();
-        Some((data.len() - padding) * 3 / 4)
     }
 }
 
@@ -293,7 +235,7 @@ fn content(lua: &Lua, view: &ResultView) -> mlua::Result<Table> {
     let count = view.open(lua)?.items.len();
     let list = lua.create_table_with_capacity(count, 0)?;
     for index in 0..count {
-        list.raw_push(ItemView { result: view.clone(), index })?;
+        list.raw_push(ItemView::new(view, index))?;
     }
     list.set_readonly(true);
     Watch::charge(lua, count)?;
@@ -345,122 +287,4 @@ fn find(lua: &Lua, whole: &str, structured: &Structured, path: &Value) -> mlua::
         }
     }
     Ok(Some(at))
-}
-
-/// One content item.
-struct ItemView {
-    result: ResultView,
-    index: usize,
-}
-
-impl ItemView {
-    fn part(&self, lua: &Lua, part: impl FnOnce(&Item) -> &Option<Range<usize>>) -> mlua::Result<Option<String>> {
-        let state = self.result.open(lua)?;
-        part(&state.items[self.index]).as_ref().map(|span| state.decoded(lua, span)).transpose()
-    }
-
-    fn text(&self, lua: &Lua) -> mlua::Result<Option<String>> {
-        self.new_or(lua, |item| &item.new_text, |item| &item.text)
-    }
-
-    /// What the hook wrote, or else what came.
-    fn new_or(
-        &self,
-        lua: &Lua,
-        new: impl FnOnce(&Item) -> &Option<String>,
-        part: impl FnOnce(&Item) -> &Option<Range<usize>>,
-    ) -> mlua::Result<Option<String>> {
-        // The lock is given back before the other half takes it.
-        let new = new(&self.result.open(lua)?.items[self.index]).clone();
-        match new {
-            Some(new) => Ok(Some(new)),
-            None => self.part(lua, part),
-        }
-    }
-}
-
-impl UserData for ItemView {
-    fn add_fields<F: UserDataFields<Self>>(fields: &mut F) {
-        fields.add_meta_field(MetaMethod::Type, "item");
-        fields.add_field_method_get("type", |lua, view| view.part(lua, |item| &item.kind));
-        fields.add_field_method_get("text", |lua, view| view.text(lua));
-        fields.add_field_method_get("uri", |lua, view| view.new_or(lua, |item| &item.new_uri, |item| &item.uri));
-        fields.add_field_method_get("mime_type", |lua, view| view.part(lua, |item| &item.mime_type));
-        fields.add_field_method_get("name", |lua, view| view.part(lua, |item| &item.name));
-        fields.add_field_method_get("bytes", |lua, view| {
-            let state = view.result.open(lua)?;
-            Ok(state.items[view.index].data_len(&state.payload).map(|len| len as f64))
-        });
-    }
-
-    fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
-        methods.add_method("set_text", |lua, view, new: Value| {
-            view.set(lua, "set_text", &new, |item| (&item.text, &mut item.new_text))
-        });
-        methods.add_method("set_uri", |lua, view, new: Value| {
-            view.set(lua, "set_uri", &new, |item| (&item.uri, &mut item.new_uri))
-        });
-        methods.add_method("remove", |lua, view, ()| {
-            view.result.open(lua)?.items[view.index].is_removed = true;
-            Ok(())
-        });
-        methods.add_method("matches", |lua, view, pattern: Value| {
-            let Some(text) = view.text(lua)? else { return Ok(false) };
-            Watch::charge(lua, text.len() / BYTES_A_STEP)?;
-            matches(lua, &text, &pattern)
-        });
-        const KNOWN: &[&str] =
-            &["type", "text", "uri", "mime_type", "name", "bytes", "set_text", "set_uri", "remove", "matches"];
-        refuse_other_fields(methods, "item", KNOWN);
-    }
-}
-
-impl ItemView {
-    fn set(
-        &self,
-        lua: &Lua,
-        method: &str,
-        new: &Value,
-        part: impl FnOnce(&mut Item) -> (&Option<Range<usize>>, &mut Option<String>),
-    ) -> mlua::Result<()> {
-        let new = text(new)
-            .ok_or_else(|| error_at_caller(lua, format_args!("item:{method} takes text, got {}", kind(new))))?;
-        let mut state = self.result.open(lua)?;
-        state.note_written(lua, new.len())?;
-        match part(&mut state.items[self.index]) {
-            (Some(_), place) => *place = Some(new),
-            (None, _) => return Err(error_at_caller(lua, format_args!("item:{method}: the item has none to change"))),
-        }
-        Ok(())
-    }
-}
-
-/// Regular expressions of one machine.
-#[derive(Default)]
-struct Regexes(HashMap<String, regex::Regex>);
-
-/// Whether a regular expression, linear in time, matches anywhere.
-fn matches(lua: &Lua, whole: &str, pattern: &Value) -> mlua::Result<bool> {
-    let pattern = text(pattern).ok_or_else(|| error_at_caller(lua, "item:matches takes a regular expression"))?;
-    if lua.app_data_ref::<Regexes>().is_none() {
-        lua.set_app_data(Regexes::default());
-    }
-    let known = lua.app_data_ref::<Regexes>().and_then(|known| known.0.get(&pattern).cloned());
-    if let Some(regex) = known {
-        return Ok(regex.is_match(whole));
-    }
-    Watch::charge(lua, REGEX_STEPS)?;
-    let regex = regex::RegexBuilder::new(&pattern).size_limit(REGEX_MAX_BYTES).build().map_err(|error| {
-        let error = error.to_string();
-        let reason = error.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
-        error_at_caller(lua, format_args!("item:matches: not a valid regular expression: {reason}"))
-    })?;
-    let is_match = regex.is_match(whole);
-    if let Some(mut known) = lua.app_data_mut::<Regexes>() {
-        if known.0.len() >= REGEXES_KEPT {
-            known.0.clear();
-        }
-        known.0.insert(pattern, regex);
-    }
-    Ok(is_match)
 }

@@ -1,0 +1,98 @@
+//! The policy under test, asked as the broker asks it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::policy::{CallFacts, CallVerdict, InputSchema, Judged, PayloadKind, Policy, ResultVerdict};
+
+/// A backend as far as its policy is concerned.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    pub name: String,
+    pub policy: Policy,
+    /// The tools that clients see, with their schemas.
+    pub tools: BTreeMap<String, Option<Arc<InputSchema>>>,
+    /// The longest that any call may take, whatever the policy says.
+    pub call_max: Duration,
+}
+
+/// What becomes of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallSeen {
+    /// The arguments as they are sent, and the time until the answer; or why the call is not sent.
+    pub verdict: Result<(Option<String>, Duration), String>,
+    pub is_rewritten: bool,
+    pub rule: Option<String>,
+    pub steps: u32,
+    /// By [`Policy::rule_names`]: the rule above, and a hook that was asked.
+    pub reached: Vec<String>,
+}
+
+/// What becomes of a result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PayloadSeen {
+    /// What the client gets; or why it gets nothing.
+    pub verdict: Result<String, String>,
+    pub is_rewritten: bool,
+    pub rule: Option<String>,
+    pub steps: u32,
+    /// By [`Policy::rule_names`]: the rule above, and a hook that was asked.
+    pub reached: Vec<String>,
+}
+
+impl Subject {
+    pub fn judge_call(&self, call: CallFacts) -> CallSeen {
+        let Some(schema) = self.tools.get(&call.tool) else {
+            let reason = format!("Unknown tool: {}", call.tool);
+            return CallSeen { verdict: Err(reason), is_rewritten: false, rule: None, steps: 0, reached: Vec::new() };
+        };
+        let given = call.arguments.clone();
+        let [on_call, _] = self.policy.hook_names(&call.tool);
+        let Judged { verdict, steps, rule } = self.policy.judge_call_blocking(&Arc::new(call), schema.as_ref());
+        let is_rewritten = matches!(&verdict, CallVerdict::Send { arguments: Some(_), .. });
+        let verdict = match verdict {
+            CallVerdict::Send { arguments, deadline } => {
+                let deadline = deadline.map_or(self.call_max, |deadline| deadline.min(self.call_max));
+                Ok((arguments.or(given), deadline))
+            }
+            CallVerdict::Denied { reason } => Err(reason),
+            CallVerdict::Failed(failure) => Err(format!("the policy failed: {failure}")),
+        };
+        let reached = reached(rule.as_ref(), on_call, steps);
+        CallSeen { verdict, is_rewritten, rule, steps, reached }
+    }
+
+    /// `call` is what the result answers.
+    pub fn judge_result(&self, call: CallFacts, payload: &str) -> PayloadSeen {
+        let [_, on_result] = self.policy.hook_names(&call.tool);
+        let bytes = Bytes::copy_from_slice(payload.as_bytes());
+        let Judged { verdict, steps, rule } = self.policy.judge_result_blocking(&Arc::new(call), bytes);
+        let is_rewritten = matches!(&verdict, ResultVerdict::Pass { payload: Some(_) });
+        let verdict = match verdict {
+            ResultVerdict::Pass { payload: new } => Ok(new.unwrap_or_else(|| payload.to_owned())),
+            ResultVerdict::Withheld { reason } => Err(reason),
+            ResultVerdict::Failed(failure) => Err(format!("the policy failed: {failure}")),
+        };
+        let reached = reached(rule.as_ref(), on_result, steps);
+        PayloadSeen { verdict, is_rewritten, rule, steps, reached }
+    }
+
+    /// The `error` of a JSON-RPC response to a call of `tool`.
+    pub fn judge_error(&self, tool: &str, payload: &str) -> PayloadSeen {
+        let ruled = self.policy.plan(tool).results.apply(payload, PayloadKind::Error);
+        let is_rewritten = matches!(&ruled, Ok(Some(_)));
+        let verdict = match ruled {
+            Ok(new) => Ok(new.unwrap_or_else(|| payload.to_owned())),
+            Err(failure) => Err(format!("the policy failed: {failure}")),
+        };
+        let rule = (is_rewritten || verdict.is_err()).then(|| "results".to_owned());
+        PayloadSeen { verdict, is_rewritten, reached: rule.iter().cloned().collect(), rule, steps: 0 }
+    }
+}
+
+fn reached(rule: Option<&String>, hook: Option<String>, steps: u32) -> Vec<String> {
+    rule.cloned().into_iter().chain(hook.filter(|_| steps > 0)).collect()
+}
