@@ -23,6 +23,7 @@ mod json;
 mod load;
 mod names;
 mod results;
+mod runs;
 mod sandbox;
 mod source;
 mod url_rule;

@@ -68,6 +68,8 @@ pub(super) struct RuleSet {
     pub keys: Vec<Arc<KeyRule>>,
     pub uris: Vec<Arc<UriRule>>,
     pub texts: Vec<TextRule>,
+    /// Whether one of the key rules asks for JSON inside texts.
+    pub parses_json_text: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -88,8 +90,10 @@ impl RuleSet {
         self.keys.iter().find(|rule| (rule.parses_json_text || !is_inside_text) && rule.keys.contains(key))
     }
 
-    pub fn parses_json_text(&self) -> bool {
-        self.keys.iter().any(|rule| rule.parses_json_text)
+    /// Whether any rule could change a text. Neither a header nor a member of an object is written without a colon.
+    pub fn looks_at_texts(&self, has_no_colon: bool, is_inside_text: bool) -> bool {
+        let looks = |rule: &TextRule| !has_no_colon || !matches!(rule, TextRule::Headers(_));
+        (self.parses_json_text && !has_no_colon) || (!is_inside_text && self.texts.iter().any(looks))
     }
 }
 
@@ -98,7 +102,10 @@ impl FromIterator<Rule> for RuleSet {
         let mut set = Self::default();
         for rule in rules {
             match rule {
-                Rule::Keys(rule) => set.keys.push(rule),
+                Rule::Keys(rule) => {
+                    set.parses_json_text |= rule.parses_json_text;
+                    set.keys.push(rule);
+                }
                 Rule::Uri(rule) => set.uris.push(rule),
                 Rule::Headers(rule) => set.texts.push(TextRule::Headers(rule)),
                 Rule::Pattern(rule) => set.texts.push(TextRule::Pattern(rule)),

@@ -1,12 +1,11 @@
 //! One pass over a payload: finds what the rules look at and collects the replacements.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use super::rules::{ContentTypes, KeyRule, RuleSet, UriVerdict};
 use super::{PayloadKind, RuleFailure, inner, text};
 use crate::policy::edits::{Edits, Mark};
-use crate::policy::json::{self, Cursor, Malformed};
+use crate::policy::json::{self, Cursor, Malformed, RawString};
 
 /// Stands in for an item that a rule drops from a place where something must stand.
 const DROPPED_ITEM: &str = r#"{"type":"text","text":"[removed by policy]"}"#;
@@ -42,22 +41,23 @@ enum Area {
 pub(super) struct Walk<'a> {
     rules: &'a RuleSet,
     pub json: Cursor<'a>,
-    pub edits: Edits,
+    pub edits: Edits<'a>,
     /// Members of the open objects that wait for a later member to say what they are.
     deferred: Vec<Deferred>,
     /// 0 in the payload itself; how many texts the JSON stands in, otherwise.
     inside_texts: usize,
 }
 
+#[derive(Clone)]
 enum Deferred {
     /// The `value` of what may be a name and value pair.
     Value(Range<usize>),
-    /// A `data` string, which is text unless the item is an image or sound. Without quotes.
-    Data(Range<usize>),
-    /// A `uri` string of this object. Without quotes.
-    Uri(Range<usize>),
-    /// A `uri` string of this object's `resource`. Without quotes.
-    ResourceUri(Range<usize>),
+    /// A `data` string, which is text unless the item is an image or sound.
+    Data(RawString),
+    /// A `uri` string of this object.
+    Uri(RawString),
+    /// A `uri` string of this object's `resource`.
+    ResourceUri(RawString),
 }
 
 /// What is known about an open object.
@@ -107,8 +107,8 @@ impl<'a> Walk<'a> {
             Some(b'{') => return self.object(area, false),
             Some(b'[') => self.array(area)?,
             Some(b'"') => {
-                let span = self.json.string()?;
-                self.text(span, text::Place::Anywhere)?;
+                let raw = self.json.string()?;
+                self.text(&raw, text::Place::Anywhere)?;
             }
             _ => {
                 self.json.scalar()?;
@@ -151,8 +151,8 @@ impl<'a> Walk<'a> {
     fn members(&mut self, area: Area, seen: &mut Seen<'a>) -> Result<(), Malformed> {
         let mut more = self.json.open(b'{', b'}')?;
         while more {
-            let span = self.json.string()?;
-            let key = self.decode(span)?;
+            let key = self.json.string()?;
+            let key = self.json.decode(&key)?;
             self.json.expect(b':')?;
             match self.rules.key_rule(&key, self.inside_texts > 0) {
                 Some(rule) => self.redact_value(rule)?,
@@ -164,7 +164,7 @@ impl<'a> Walk<'a> {
     }
 
     /// `true`, `false` and `null` tell nothing and stay.
-    fn redact_value(&mut self, rule: &KeyRule) -> Result<(), Malformed> {
+    fn redact_value(&mut self, rule: &'a KeyRule) -> Result<(), Malformed> {
         let start = self.json.at;
         let Ok(span) = self.json.value() else {
             // Only JSON in a text may break off; there the rest of it goes.
@@ -180,9 +180,10 @@ impl<'a> Walk<'a> {
     fn member(&mut self, area: Area, key: &str, seen: &mut Seen<'a>) -> Result<(), Malformed> {
         if !self.rules.keys.is_empty() {
             if key.eq_ignore_ascii_case("name") && self.json.peek() == Some(b'"') {
-                let name = self.json.clone().string()?;
-                let name = self.decode(name)?;
+                let raw = self.json.string()?;
+                let name = self.json.decode(&raw)?;
                 seen.named = seen.named.or(self.rules.key_rule(&name, self.inside_texts > 0).map(|rule| &**rule));
+                return self.text(&raw, text::Place::Anywhere);
             } else if key.eq_ignore_ascii_case("value") {
                 return self.deferred_value(area);
             }
@@ -207,8 +208,8 @@ impl<'a> Walk<'a> {
         let is_string = self.json.peek() == Some(b'"');
         match key {
             "type" if is_string => {
-                let span = self.json.string()?;
-                seen.note_type(&self.decode(span)?);
+                let raw = self.json.string()?;
+                seen.note_type(&self.json.decode(&raw)?);
             }
             // Words of the protocol, tokens that are sent back to the server, and bytes in base64: never text.
             "mimeType" | "role" | "level" | "method" | "resultType" | "progressToken" | "requestId" | "taskId"
@@ -218,16 +219,16 @@ impl<'a> Walk<'a> {
                 self.json.string()?;
             }
             "data" if is_string => {
-                let span = self.json.string()?;
-                self.deferred.push(Deferred::Data(span));
+                let raw = self.json.string()?;
+                self.deferred.push(Deferred::Data(raw));
             }
             "uri" if is_string => {
-                let span = self.json.string()?;
-                self.deferred.push(Deferred::Uri(span));
+                let raw = self.json.string()?;
+                self.deferred.push(Deferred::Uri(raw));
             }
             "text" if is_string => {
-                let span = self.json.string()?;
-                self.text(span, text::Place::Item)?;
+                let raw = self.json.string()?;
+                self.text(&raw, text::Place::Item)?;
             }
             "resource" if self.json.peek() == Some(b'{') => {
                 self.object(Area::Protocol, true)?;
@@ -249,8 +250,9 @@ impl<'a> Walk<'a> {
         if self.deferred.len() == deferred_before {
             return Ok(fate);
         }
-        for deferred in self.deferred.split_off(deferred_before) {
-            match deferred {
+        let deferred_until = self.deferred.len();
+        for at in deferred_before..deferred_until {
+            match self.deferred[at].clone() {
                 Deferred::Value(span) => {
                     if let Some(rule) = seen
                         .named
@@ -259,55 +261,52 @@ impl<'a> Walk<'a> {
                         self.edits.replace_whole(mark, span, rule.replacement.as_str());
                     }
                 }
-                Deferred::Data(span) => {
+                Deferred::Data(raw) => {
                     if !seen.is_media || seen.is_other {
-                        self.text(span, text::Place::Anywhere)?;
+                        self.text(&raw, text::Place::Anywhere)?;
                     }
                 }
-                Deferred::Uri(span) if lends_uris => self.deferred.push(Deferred::ResourceUri(span)),
-                Deferred::Uri(span) => {
+                Deferred::Uri(raw) if lends_uris => self.deferred.push(Deferred::ResourceUri(raw)),
+                Deferred::Uri(raw) => {
                     let item = ContentTypes { resource: false, ..seen.types };
-                    self.uri(span, item, &mut fate)?;
+                    self.uri(&raw, item, &mut fate)?;
                 }
-                Deferred::ResourceUri(span) => {
+                Deferred::ResourceUri(raw) => {
                     let item = ContentTypes { resource_link: false, ..seen.types };
-                    self.uri(span, item, &mut fate)?;
+                    self.uri(&raw, item, &mut fate)?;
                 }
             }
         }
+        self.deferred.drain(deferred_before..deferred_until);
         Ok(fate)
     }
 
-    fn uri(&mut self, span: Range<usize>, item: ContentTypes, fate: &mut Fate) -> Result<(), Malformed> {
-        let uri = self.decode(span.clone())?;
+    fn uri(&mut self, raw: &RawString, item: ContentTypes, fate: &mut Fate) -> Result<(), Malformed> {
+        let uri = self.json.decode(raw)?;
         match self.rules.judge_uri(&uri, item) {
-            UriVerdict::Keep => return self.text(span, text::Place::Anywhere),
+            UriVerdict::Keep => return self.text(raw, text::Place::Anywhere),
             UriVerdict::Drop => *fate = Fate::Dropped,
             UriVerdict::Rewrite(rewritten) => {
                 let rewritten = text::rewrite(self.rules, &rewritten, text::Place::Anywhere).unwrap_or(rewritten);
-                self.edits.replace(with_quotes(span), json::quote(&rewritten));
+                self.edits.replace(raw.with_quotes(), json::quote(&rewritten));
             }
         }
         Ok(())
     }
 
-    fn text(&mut self, span: Range<usize>, place: text::Place) -> Result<(), Malformed> {
-        if self.rules.texts.is_empty() && !self.rules.parses_json_text() {
+    fn text(&mut self, raw: &RawString, place: text::Place) -> Result<(), Malformed> {
+        if !self.rules.looks_at_texts(raw.has_no_colon(), self.inside_texts > 0) {
             return Ok(());
         }
-        let decoded = self.decode(span.clone())?;
+        let decoded = self.json.decode(raw)?;
         let rewritten = match self.inside_texts {
             0 => text::rewrite(self.rules, &decoded, place),
             depth => inner::redact(self.rules, &decoded, depth + 1),
         };
         if let Some(rewritten) = rewritten {
-            self.edits.replace(with_quotes(span), json::quote(&rewritten));
+            self.edits.replace(raw.with_quotes(), json::quote(&rewritten));
         }
         Ok(())
-    }
-
-    fn decode(&self, span: Range<usize>) -> Result<Cow<'a, str>, Malformed> {
-        json::decode(&self.json.text()[span.clone()]).ok_or(Malformed { at: span.start, too_deep: false })
     }
 }
 
@@ -321,8 +320,4 @@ impl Seen<'_> {
         }
         self.is_other |= !matches!(word, "image" | "audio");
     }
-}
-
-fn with_quotes(span: Range<usize>) -> Range<usize> {
-    span.start - 1..span.end + 1
 }
