@@ -31,4 +31,4 @@ mod url_rule;
 pub use arguments::{ArgumentRules, Denied};
 pub use frozen::{DriftRule, OnCancel, Policy, QueueRules, Scope, ToolPlan};
 pub use load::load;
-pub use results::{PayloadKind, ResultRules, RuleFailure};
+pub use results::{Keep, Link, Media, MediaKind, PayloadKind, ResultRules, RuleFailure};

@@ -8,6 +8,8 @@ mod arguments;
 mod broken;
 #[path = "policy/headers.rs"]
 mod headers;
+#[path = "policy/media.rs"]
+mod media;
 #[path = "policy/properties.rs"]
 mod properties;
 #[path = "policy/results.rs"]

@@ -192,8 +192,8 @@ mod tests {
     fn finds_what_a_look_at_each_byte_finds() {
         const BYTES: [u8; 16] =
             [0, 1, 0x1f, b' ', b'!', b'"', b'#', b'9', b':', b';', b'[', b'\\', b']', 0x7f, 0x80, 0xff];
-        for length in [0, 1, 7, 8, 9, 17, 32, 33, 63, 64, 65, 130] {
-            for filler in BYTES {
+        for length in [1, 7, 8, 9, 17, 33, 64, 65] {
+            for filler in [b'x', b'!', b'"', b'\\', b':', 0x80] {
                 for (place, byte) in (0..length).flat_map(|place| BYTES.map(|byte| (place, byte))) {
                     let mut bytes = vec![filler; length];
                     bytes[place] = byte;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use regex::Regex;
 
 use super::headers::HeaderRule;
+use super::media::{Media, MediaKind};
 use crate::policy::names::NameSet;
 
 #[derive(Clone, Debug)]
@@ -14,6 +15,7 @@ pub(in crate::policy) enum Rule {
     Pattern(Arc<PatternRule>),
     Limit(Arc<LimitRule>),
     Uri(Arc<UriRule>),
+    Media(Arc<MediaRule>),
 }
 
 /// Values of members with these keys, at any depth, and of `{"name": key, "value": …}` pairs.
@@ -48,6 +50,15 @@ pub(in crate::policy) struct UriRule {
     pub content_types: ContentTypes,
 }
 
+/// Images and sounds in content items that are kept elsewhere, with a link in their place.
+#[derive(Debug)]
+pub(in crate::policy) struct MediaRule {
+    /// Bytes when decoded.
+    pub when_bytes_over: u64,
+    pub images: bool,
+    pub audio: bool,
+}
+
 /// What becomes of an item whose URI no rule's prefix fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::policy) enum Otherwise {
@@ -67,6 +78,7 @@ pub(in crate::policy) struct ContentTypes {
 pub(super) struct RuleSet {
     pub keys: Vec<Arc<KeyRule>>,
     pub uris: Vec<Arc<UriRule>>,
+    pub media: Vec<Arc<MediaRule>>,
     pub texts: Vec<TextRule>,
     /// Whether one of the key rules asks for JSON inside texts.
     pub parses_json_text: bool,
@@ -81,7 +93,7 @@ pub(super) enum TextRule {
 
 impl RuleSet {
     pub fn is_empty(&self) -> bool {
-        self.keys.is_empty() && self.uris.is_empty() && self.texts.is_empty()
+        self.keys.is_empty() && self.uris.is_empty() && self.media.is_empty() && self.texts.is_empty()
     }
 
     /// The first rule that redacts members of this name; in JSON that was found inside a text, only rules that ask for
@@ -107,12 +119,26 @@ impl FromIterator<Rule> for RuleSet {
                     set.keys.push(rule);
                 }
                 Rule::Uri(rule) => set.uris.push(rule),
+                Rule::Media(rule) => set.media.push(rule),
                 Rule::Headers(rule) => set.texts.push(TextRule::Headers(rule)),
                 Rule::Pattern(rule) => set.texts.push(TextRule::Pattern(rule)),
                 Rule::Limit(rule) => set.texts.push(TextRule::Limit(rule)),
             }
         }
         set
+    }
+}
+
+impl RuleSet {
+    /// Whether a rule wants what is that large to be kept elsewhere.
+    pub fn keeps(&self, media: &Media<'_>) -> bool {
+        self.media.iter().any(|rule| {
+            let is_meant = match media.kind {
+                MediaKind::Image => rule.images,
+                MediaKind::Audio => rule.audio,
+            };
+            is_meant && media.size > rule.when_bytes_over
+        })
     }
 }
 

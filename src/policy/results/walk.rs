@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::media::{Keep, Media, MediaKind};
 use super::rules::{ContentTypes, KeyRule, RuleSet, UriVerdict};
 use super::{PayloadKind, RuleFailure, inner, text};
 use crate::policy::edits::{Edits, Mark};
@@ -10,12 +11,20 @@ use crate::policy::json::{self, Cursor, Malformed, RawString};
 /// Stands in for an item that a rule drops from a place where something must stand.
 const DROPPED_ITEM: &str = r#"{"type":"text","text":"[removed by policy]"}"#;
 
-pub(super) fn rewrite(rules: &RuleSet, payload: &str, kind: PayloadKind) -> Result<Option<String>, RuleFailure> {
+pub(super) fn rewrite(
+    rules: &RuleSet,
+    payload: &str,
+    kind: PayloadKind,
+    keep: &mut Keep<'_>,
+) -> Result<Option<String>, RuleFailure> {
     let area = match kind {
         PayloadKind::Result | PayloadKind::Params => Area::Protocol,
         PayloadKind::Error => Area::Data,
     };
     let mut walk = Walk::new(rules, Cursor::new(payload, 0), 0);
+    if kind == PayloadKind::Result && !rules.media.is_empty() {
+        walk.keep = Some(keep);
+    }
     walk.whole_value(area)?;
     if !walk.json.is_at_end() {
         return Err(RuleFailure::NotJson { at: walk.json.at });
@@ -46,6 +55,10 @@ pub(super) struct Walk<'a> {
     deferred: Vec<Deferred>,
     /// 0 in the payload itself; how many texts the JSON stands in, otherwise.
     inside_texts: usize,
+    /// Who keeps large images and sounds, where a rule asks for it.
+    keep: Option<&'a mut Keep<'a>>,
+    /// Where the member begins that is being read.
+    member_at: usize,
 }
 
 #[derive(Clone)]
@@ -66,8 +79,21 @@ struct Seen<'a> {
     /// The rule for the key that a `name` member spells.
     named: Option<&'a KeyRule>,
     types: ContentTypes,
-    is_media: bool,
+    media: Option<MediaKind>,
     is_other: bool,
+    item: Item,
+}
+
+/// The members of an image or sound that matter to its being kept.
+#[derive(Default)]
+struct Item {
+    /// Its value.
+    kind: Option<Range<usize>>,
+    /// Where the member begins, and its value.
+    data: Option<(usize, RawString)>,
+    mime_type: Option<RawString>,
+    /// It has members twice or members of a link, so that it cannot become one in its place.
+    is_odd: bool,
 }
 
 /// Whether a rule wants the value just read to be dropped; its container decides how.
@@ -79,7 +105,7 @@ enum Fate {
 
 impl<'a> Walk<'a> {
     fn new(rules: &'a RuleSet, json: Cursor<'a>, inside_texts: usize) -> Self {
-        Self { rules, json, edits: Edits::default(), deferred: Vec::new(), inside_texts }
+        Self { rules, json, edits: Edits::default(), deferred: Vec::new(), inside_texts, keep: None, member_at: 0 }
     }
 
     /// Reads a value that starts in the middle of a text. What was found before a fault stays in `edits`.
@@ -140,19 +166,26 @@ impl<'a> Walk<'a> {
 
     /// `lends_uris`: the object is the `resource` of another, whose `type` decides about its URIs.
     fn object(&mut self, area: Area, lends_uris: bool) -> Result<Fate, Malformed> {
-        let before = (self.deferred.len(), self.edits.mark());
+        let (start, mark) = (self.json.at, self.edits.mark());
+        let before = (self.deferred.len(), mark);
         let mut seen = Seen::default();
         let outcome = self.members(area, &mut seen);
         // After a fault too: of a text that breaks off, what was seen is redacted all the same.
         let fate = self.settle(before, &seen, lends_uris)?;
-        outcome.map(|()| fate)
+        outcome?;
+        if self.keep.is_some() {
+            self.keep_media(start..self.json.end_before_space(), mark, &seen)?;
+        }
+        Ok(fate)
     }
 
     fn members(&mut self, area: Area, seen: &mut Seen<'a>) -> Result<(), Malformed> {
         let mut more = self.json.open(b'{', b'}')?;
         while more {
+            self.member_at = self.json.at;
             let key = self.json.string()?;
             let key = self.json.decode(&key)?;
+            seen.item.is_odd |= matches!(&*key, "uri" | "name" | "size");
             self.json.expect(b':')?;
             match self.rules.key_rule(&key, self.inside_texts > 0) {
                 Some(rule) => self.redact_value(rule)?,
@@ -210,16 +243,23 @@ impl<'a> Walk<'a> {
             "type" if is_string => {
                 let raw = self.json.string()?;
                 seen.note_type(&self.json.decode(&raw)?);
+                seen.item.is_odd |= seen.item.kind.replace(raw.with_quotes()).is_some();
+            }
+            "mimeType" if is_string => {
+                let raw = self.json.string()?;
+                seen.item.is_odd |= seen.item.mime_type.replace(raw).is_some();
             }
             // Words of the protocol, tokens that are sent back to the server, and bytes in base64: never text.
-            "mimeType" | "role" | "level" | "method" | "resultType" | "progressToken" | "requestId" | "taskId"
-            | "nextCursor" | "blob"
+            "role" | "level" | "method" | "resultType" | "progressToken" | "requestId" | "taskId" | "nextCursor"
+            | "blob"
                 if is_string =>
             {
                 self.json.string()?;
             }
             "data" if is_string => {
+                let member_at = self.member_at;
                 let raw = self.json.string()?;
+                seen.item.is_odd |= seen.item.data.replace((member_at, raw.clone())).is_some();
                 self.deferred.push(Deferred::Data(raw));
             }
             "uri" if is_string => {
@@ -262,7 +302,7 @@ impl<'a> Walk<'a> {
                     }
                 }
                 Deferred::Data(raw) => {
-                    if !seen.is_media || seen.is_other {
+                    if seen.media.is_none() || seen.is_other {
                         self.text(&raw, text::Place::Anywhere)?;
                     }
                 }
@@ -279,6 +319,28 @@ impl<'a> Walk<'a> {
         }
         self.deferred.drain(deferred_before..deferred_until);
         Ok(fate)
+    }
+
+    /// An image or sound that a rule finds too large becomes a link, or words where it cannot be kept.
+    fn keep_media(&mut self, object: Range<usize>, mark: Mark, seen: &Seen<'a>) -> Result<(), Malformed> {
+        let Item { kind: Some(type_at), data: Some((member_at, data)), mime_type, is_odd } = &seen.item else {
+            return Ok(());
+        };
+        let Some(kind) = seen.media.filter(|_| !seen.is_other) else { return Ok(()) };
+        let mime_type = mime_type.as_ref().map(|raw| self.json.decode(raw)).transpose()?;
+        let media = Media::new(kind, mime_type.unwrap_or("application/octet-stream".into()), self.json.decode(data)?);
+        if !self.rules.keeps(&media) {
+            return Ok(());
+        }
+        match self.keep.as_mut().and_then(|keep| keep(&media)) {
+            None => self.edits.replace_whole(mark, object, media.not_kept_item()),
+            Some(link) if *is_odd => self.edits.replace_whole(mark, object, media.link_item(&link)),
+            Some(link) => {
+                self.edits.replace(type_at.clone(), r#""resource_link""#);
+                self.edits.replace(*member_at..data.with_quotes().end, media.link_members(&link));
+            }
+        }
+        Ok(())
     }
 
     fn uri(&mut self, raw: &RawString, item: ContentTypes, fate: &mut Fate) -> Result<(), Malformed> {
@@ -313,7 +375,8 @@ impl<'a> Walk<'a> {
 impl Seen<'_> {
     fn note_type(&mut self, word: &str) {
         match word {
-            "image" | "audio" => self.is_media = true,
+            "image" => self.media = Some(MediaKind::Image),
+            "audio" => self.media = Some(MediaKind::Audio),
             "resource_link" => self.types.resource_link = true,
             "resource" => self.types.resource = true,
             _ => {}
