@@ -8,7 +8,9 @@ mod call;
 mod evidence;
 mod fault;
 mod metrics;
+mod resources;
 mod status;
+mod structured;
 
 use std::sync::Arc;
 use std::time::SystemTime;

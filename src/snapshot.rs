@@ -4,6 +4,7 @@
 
 mod backend;
 mod build;
+mod output_schema;
 mod surface;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 
 pub use backend::{Backend, Tool};
 pub use build::build;
+pub use output_schema::{OutputSchema, Unfit};
 pub use surface::Surface;
 
 use crate::config::Config;

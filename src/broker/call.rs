@@ -9,15 +9,17 @@ use tokio::sync::mpsc;
 use tokio::time::Sleep;
 
 use super::fault::Fault;
+use super::resources::Shelf;
+use super::structured;
 use crate::core::diagnostic::suggestion;
 use crate::core::generation::Generation;
 use crate::link::{Caller, InFlight, Link, Loss, NotSent, Outcome};
-use crate::policy::{DriftRule, PayloadKind, ToolPlan};
+use crate::policy::{DriftRule, Media, PayloadKind, ToolPlan};
 use crate::protocol::call::{Answer, CallRequest};
 use crate::protocol::error::{RpcError, shown};
 use crate::protocol::raw::{Pieces, members, replaced, span};
 use crate::protocol::version::Era;
-use crate::snapshot::Backend;
+use crate::snapshot::{Backend, OutputSchema};
 use crate::supervisor::{Acquired, Granted, InstanceKey, ScopeKey, Slot, Supervisor, Waiter};
 
 /// A call that has been silent this long gets a sign of life, so that nobody between gives up on the connection.
@@ -65,6 +67,7 @@ pub struct Call {
     /// The arguments as a policy rewrote them.
     arguments: Option<String>,
     plan: Arc<ToolPlan>,
+    output: Option<Arc<OutputSchema>>,
     arrived: Instant,
     deadline: Instant,
     timer: Option<Pin<Box<Sleep>>>,
@@ -119,6 +122,7 @@ impl Call {
             request,
             arguments: None,
             plan,
+            output: tool.output.clone(),
             arrived,
             deadline,
             timer: None,
@@ -283,19 +287,39 @@ impl Call {
         if self.plan.results.is_empty() {
             return Ended::Now(Reply::Message(answer.reply(&id, None, era)));
         }
-        let (plan, backend) = (self.plan.clone(), self.backend.name.clone());
+        let (plan, backend, output) = (self.plan.clone(), self.backend.name.clone(), self.output.clone());
         let len = answer.payload().len();
+        let keeps_from = plan.results.keeps_media_from();
+        let shelf = keeps_from.and_then(|_| self.shelf());
         let rewrite = move || {
             let kind = if answer.is_error { PayloadKind::Error } else { PayloadKind::Result };
-            match plan.results.apply(answer.payload(), kind) {
+            let mut keep = |media: &Media<'_>| shelf.as_ref()?.keep(media);
+            let rewritten = plan.results.apply_keeping(answer.payload(), kind, &mut keep).map_err(|e| e.to_string());
+            let rewritten = rewritten.and_then(|new| match (new, &output) {
+                (Some(new), Some(schema)) if !answer.is_error => {
+                    structured::fitting(schema, &backend, answer.payload(), new).map(Some).map_err(|e| e.to_string())
+                }
+                (new, _) => Ok(new),
+            });
+            match rewritten {
                 Ok(payload) => Reply::Message(answer.reply(&id, payload, era)),
                 Err(failure) => {
-                    tracing::warn!(%backend, %failure, "a result was withheld");
+                    tracing::warn!(%backend, failure, "a result was withheld");
                     Reply::Fault(Fault::policy_failed(&backend))
                 }
             }
         };
-        if len < REWRITE_ASIDE_LEN { Ended::Now(rewrite()) } else { Ended::Aside(tokio::task::spawn_blocking(rewrite)) }
+        // What may have to be written to a disk is not for the runtime's threads either.
+        let is_large = len >= REWRITE_ASIDE_LEN || keeps_from.is_some_and(|from| len as u64 >= from);
+        if is_large { Ended::Aside(tokio::task::spawn_blocking(rewrite)) } else { Ended::Now(rewrite()) }
+    }
+
+    /// Where the generation that answers keeps what is too large for the answer.
+    fn shelf(&self) -> Option<Shelf> {
+        match &self.phase {
+            Phase::Running { slot, generation, .. } => Shelf::of_generation(slot, *generation),
+            Phase::Queued { .. } | Phase::Ending { .. } => None,
+        }
     }
 
     /// A notification of the call as the policy's result rules leave it; `None` if they could not do their work, since

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use super::Snapshot;
 use super::backend::{Backend, Tool};
+use super::output_schema::OutputSchema;
 use super::surface::Surface;
-use crate::catalog::{self, Catalog};
+use crate::catalog::{self, Catalog, CatalogTool};
 use crate::config::{self, BackendConfig, Config, Deadlines, Package};
 use crate::core::diagnostic::{Diagnostic, Diagnostics, suggestion};
 use crate::core::lifecycle::{Limits, OverdueRule};
@@ -75,9 +77,12 @@ fn build_backend(config: &Config, name: &str, backend: &BackendConfig) -> Result
     let catalog = Arc::new(catalog);
     let visible: Vec<_> = catalog.enabled().filter(|tool| policy.shows(&tool.name)).collect();
     let definitions: Vec<_> = visible.iter().map(|tool| &*tool.raw).collect();
-    let surface = Surface::new(&catalog, &definitions);
-    let tools: HashMap<String, Tool> =
-        visible.iter().map(|tool| (tool.name.clone(), Tool { plan: Arc::new(policy.plan(&tool.name)) })).collect();
+    let surface = Surface::new(&catalog, &definitions, &capabilities(&policy));
+    let tool = |tool: &CatalogTool| Tool {
+        plan: Arc::new(policy.plan(&tool.name)),
+        output: OutputSchema::of_tool(&tool.raw).map(Arc::new),
+    };
+    let tools: HashMap<String, Tool> = visible.iter().map(|entry| (entry.name.clone(), tool(entry))).collect();
     let scope = match policy.scope {
         policy::Scope::Session => "session",
         policy::Scope::Singleton => "singleton",
@@ -92,6 +97,17 @@ fn build_backend(config: &Config, name: &str, backend: &BackendConfig) -> Result
         link: LinkLimits { frame_len_max: config.server.frame_bytes_max },
     };
     faults.into_result(Backend { name, plan: Arc::new(plan), catalog, policy, fingerprint, surface, tools })
+}
+
+/// Only what the broker relays, or serves itself, is offered.
+fn capabilities(policy: &Policy) -> Value {
+    // Lists do not change while it runs, but clients are told that they may keep a stream open for it, and that stream
+    // is there.
+    let mut capabilities = json!({"tools": {"listChanged": true}});
+    if policy.links_media() {
+        capabilities["resources"] = json!({});
+    }
+    capabilities
 }
 
 /// A catalog must be of the very package that the configuration starts.

@@ -36,7 +36,7 @@ pub(super) enum Order {
     /// Something is due earlier than the driver thought.
     Look,
     /// The spawn of a generation has come to its end, either way.
-    SpawnEnded(Generation, Footprint, Box<Result<Started, StartFailure>>),
+    SpawnEnded(Generation, Box<Footprint>, Box<Result<Started, StartFailure>>),
     /// Somebody waits for a place that an idle slot could make.
     MakeRoom,
     /// A sweep has come to its end.
@@ -87,7 +87,7 @@ impl Driver {
                 order = self.orders.recv() => match order {
                     Some(Order::Do(effect)) => self.perform(effect),
                     Some(Order::SpawnEnded(generation, footprint, result)) => {
-                        self.spawn_ended(generation, footprint, *result);
+                        self.spawn_ended(generation, *footprint, *result);
                     }
                     Some(Order::Swept(generation, swept, took)) => self.swept(generation, swept, took),
                     Some(Order::MakeRoom) => self.services.make_room(),
@@ -143,7 +143,7 @@ impl Driver {
         self.tasks.spawn(async move {
             let (footprint, result) = bring_up(&slot, &services, generation).await;
             // An error means that the driver has ended; then the tree is dropped here, and its keeper sweeps it.
-            let _ = inbox.send(Order::SpawnEnded(generation, footprint, Box::new(result)));
+            let _ = inbox.send(Order::SpawnEnded(generation, Box::new(footprint), Box::new(result)));
         });
     }
 
@@ -292,6 +292,7 @@ fn live(generation: Generation, started: &Started, drifted: BTreeSet<String>) ->
         keeper: started.tree.keeper(),
         owner: started.tree.owner(),
         limits: started.limits.clone(),
+        kept: started.kept.clone(),
         drifted: Arc::new(drifted),
     }
 }

@@ -22,7 +22,7 @@ use crate::core::limits::TreeLimit;
 use crate::core::moment::Moment;
 use crate::events::{EventLog, Instance, What};
 use crate::link::{Caller, Link, Outcome};
-use crate::ownership::{Owner, ProcessId, Survivor};
+use crate::ownership::{KeptFiles, Owner, ProcessId, Survivor};
 use ending::Attempts;
 
 pub use ending::{Ended, Unproved};
@@ -95,6 +95,8 @@ pub(super) struct Live {
     pub keeper: ProcessId,
     pub owner: Owner,
     pub limits: Limits,
+    /// What was taken out of its results.
+    pub kept: Arc<KeptFiles>,
     /// Tools whose live definition is not the catalog's.
     pub drifted: Arc<BTreeSet<String>>,
 }
@@ -333,6 +335,11 @@ impl Slot {
         if state.core.live() == Some(live.generation) {
             state.live = Some(live);
         }
+    }
+
+    /// What is kept for the running generation, until it is proved gone. To ask keeps nothing awake.
+    pub fn kept_files(&self) -> Option<(Generation, Arc<KeptFiles>)> {
+        self.lock().live.as_ref().map(|live| (live.generation, live.kept.clone()))
     }
 
     /// The server was greeted: why an earlier one was not is of no interest any more.
