@@ -94,9 +94,8 @@ impl InstanceDir {
     /// # Errors
     /// What the file system says; deeper than 128 levels or more than a million entries.
     pub fn remove(self) -> Result<(), InstanceDirError> {
-        remove_all(&self.kept_path())
-            .and_then(|()| remove_all(&self.path))
-            .map_err(|source| InstanceDirError::Remove { path: self.path.clone(), source })?;
+        let (kept, own) = (remove_all(&self.kept_path()), remove_all(&self.path));
+        own.and(kept).map_err(|source| InstanceDirError::Remove { path: self.path.clone(), source })?;
         if let Some(parent) = self.path.parent() {
             // Not empty as a rule: then others need it.
             let _ = std::fs::remove_dir(parent);
