@@ -4,12 +4,14 @@
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a program that prints figures")]
 
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, File};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use lazy_mcp_broker::policy::{self, CallFacts, CallVerdict, InputSchema, PayloadKind, Policy, ResultVerdict};
+use lazy_mcp_broker::policy::{
+    self, CallFacts, CallVerdict, InputSchema, Link, Media, PayloadKind, Policy, ResultVerdict,
+};
 use nix::time::{ClockId, clock_gettime};
 
 fn main() {
@@ -37,6 +39,7 @@ fn main() {
     ] {
         measure(&policy, what, payload, target_us);
     }
+    measure_taking_out();
     measure_hooks(&in_text, &quiet);
 }
 
@@ -115,6 +118,24 @@ fn policy_threads() -> Duration {
     let nanos = of_policies
         .filter_map(|task| fs::read_to_string(task.join("schedstat")).ok()?.split(' ').next()?.parse::<u64>().ok());
     Duration::from_nanos(nanos.sum())
+}
+
+/// An image of 5 MB, decoded, out of a result and into a file.
+fn measure_taking_out() {
+    let policy = load("return broker.backend { api = 1, scope = 'session', results = { broker.image_to_link {} } }");
+    let image = format!(r#"{{"content":[{{"type":"image","data":"{}"}}]}}"#, "iVBO".repeat(5_000_000 / 3));
+    let rules = policy.plan("any").results.clone();
+    let dir = tempfile::tempdir().unwrap();
+    let mut times = Vec::new();
+    for n in 0..50 {
+        let mut keep = |media: &Media<'_>| {
+            media.write_to(&mut File::create(dir.path().join(n.to_string())).unwrap()).unwrap();
+            Some(Link { uri: "x:1".to_owned(), name: "x".to_owned() })
+        };
+        times.push(timed(|| rules.apply_keeping(&image, PayloadKind::Result, &mut keep).unwrap()));
+    }
+    times.sort_unstable();
+    print("an image of 5 MB into a file", image.len(), times[times.len() / 2], times[times.len() * 9 / 10], 5000);
 }
 
 fn measure(policy: &Policy, what: &str, payload: &str, target_us: u64) {

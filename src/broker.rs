@@ -8,9 +8,12 @@ mod call;
 mod decisions;
 mod evidence;
 mod fault;
+mod finish;
 mod metrics;
 mod reload;
+mod resources;
 mod status;
+mod structured;
 
 use std::sync::Arc;
 use std::time::SystemTime;

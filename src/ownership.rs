@@ -1,7 +1,8 @@
 //! Owning everything that a generation starts, and the proof that all of it is gone.
 //!
 //! Responsible for: the keeper (our own small process between broker and server that holds one generation's tree), the
-//! cgroup of a generation where there can be one, its Windows side under WSL, the broker's handle on all of them, the process table, the private directory of a generation, and the journal that lets the
+//! cgroup of a generation where there can be one, its Windows side under WSL, the broker's handle on all of them, the process table, the private directory of a generation and the
+//! files kept beside it, and the journal that lets the
 //! next broker find what this one left.
 //! Leaves to others: when to start and stop (`supervisor`), what to run (`core::launch`), what the pipes carry (`link`).
 //!
@@ -24,6 +25,7 @@ mod footprint;
 pub mod instance_dir;
 pub mod journal;
 pub mod keeper;
+pub mod kept_files;
 mod pidfd;
 pub mod process_table;
 mod server;
@@ -40,6 +42,7 @@ pub use children::become_subreaper;
 pub use footprint::drop_clean_pages;
 pub use instance_dir::InstanceDir;
 pub use journal::Journal;
+pub use kept_files::{KeepError, KeptFile, KeptFiles};
 pub use process_table::{Process, ProcessId, ProcessTable, boot_id};
 pub use tree::{
     KeeperProgram, Owner, Owners, Pipes, RootExit, StartError, Started, Sweep, Tree, start, start_in, start_owned,

@@ -27,6 +27,7 @@ pub mod language;
 mod load;
 mod names;
 mod results;
+mod runs;
 mod sandbox;
 mod schema;
 mod source;
@@ -40,5 +41,5 @@ pub use decide::{
 pub use frozen::{DriftRule, OnCancel, Policy, QueueRules, Scope, ToolPlan};
 pub use hooks::threads_abandoned;
 pub use load::load;
-pub use results::{PayloadKind, ResultRules, RuleFailure};
+pub use results::{Keep, Link, Media, MediaKind, PayloadKind, ResultRules, RuleFailure};
 pub use schema::InputSchema;

@@ -6,6 +6,7 @@ mod backend;
 mod build;
 mod difference;
 mod explain;
+mod output_schema;
 mod review;
 mod surface;
 
@@ -16,6 +17,7 @@ pub use backend::{Backend, Tool};
 pub use build::{build, build_backend, rebuild, rebuild_unreviewed, switched};
 pub use difference::{AtStart, BackendDifference, Change, differences};
 pub use explain::{CallExplained, Explanation, ResultExplained};
+pub use output_schema::{OutputSchema, Unfit};
 pub use review::{Acceptance, Reviewed, Signature, accept};
 pub use surface::Surface;
 

@@ -221,7 +221,7 @@ fn a_capture_follows_all_pages_and_leaves_nothing() {
         let catalog = std::fs::read(dir.path().join("catalogs/fixture.json")).unwrap();
         let catalog: Value = serde_json::from_slice(&catalog).unwrap();
         let count = |member: &str| catalog[member].as_array().map_or(0, Vec::len);
-        let expected = if flags.contains("60") { 60 } else { 25 };
+        let expected = if flags.contains("60") { 60 } else { 27 };
         assert_eq!(
             (count("tools"), count("enabled_tools"), count("excluded_tools")),
             (expected, expected, 0),

@@ -36,7 +36,7 @@ fn twenty_clients_that_look_start_nothing() {
 
 fn look(broker: &Broker, backend: &str) {
     let session = Session::new(broker, backend);
-    assert_eq!(session.list().result()["tools"].as_array().map(Vec::len), Some(25));
+    assert_eq!(session.list().result()["tools"].as_array().map(Vec::len), Some(27));
     session.send("ping", &json!({})).result();
     Modern::new(broker, "/fixture/mcp").send("server/discover", &json!({})).result();
     for page in ["/health", "/ready", "/status"] {

@@ -12,6 +12,8 @@ mod headers;
 mod hooks;
 #[path = "policy/language.rs"]
 mod language;
+#[path = "policy/media.rs"]
+mod media;
 #[path = "policy/properties.rs"]
 mod properties;
 #[path = "policy/results.rs"]

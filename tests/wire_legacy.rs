@@ -98,7 +98,7 @@ fn the_list_has_the_visible_tools_in_order() {
     let tools = list.result()["tools"].as_array().unwrap();
     let names: Vec<&str> = tools.iter().filter_map(|tool| tool["name"].as_str()).collect();
     assert_eq!(names[..4], ["echo", "echo_raw", "odd", "sleep"]);
-    assert_eq!(names.len(), 24, "{names:?}");
+    assert_eq!(names.len(), 26, "{names:?}");
     assert!(!names.contains(&"crash"), "the policy excludes it");
     let members: Vec<&String> = list.result().as_object().unwrap().keys().collect();
     assert_eq!(members, ["tools"], "hints of the modern era do not belong here");

@@ -62,7 +62,7 @@ fn the_list_carries_type_and_hints() {
     assert_eq!((answer.response.status, answer.response.header("mcp-session-id")), (200, None));
     let result = answer.result();
     assert_eq!(result["resultType"], "complete");
-    assert_eq!(result["tools"].as_array().unwrap().len(), 24);
+    assert_eq!(result["tools"].as_array().unwrap().len(), 26);
     check_hints(result);
     finish_lazy(broker);
 }

@@ -8,18 +8,20 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::time::Sleep;
 
-use super::decisions::{Decider, Later, facts};
+use super::decisions::{Decider, Later, facts, withheld};
 use super::fault::Fault;
+use super::finish::{Finish, Hooked};
+use super::resources::Shelf;
 use crate::core::diagnostic::suggestion;
 use crate::core::generation::Generation;
 use crate::events::{EventLog, What};
 use crate::link::{Caller, InFlight, Link, Loss, NotSent, Outcome};
-use crate::policy::{CallVerdict, DriftRule, Judged, PayloadKind, ResultVerdict, ToolPlan};
+use crate::policy::{CallVerdict, DriftRule, Judged, PayloadKind, ResultRules, ResultVerdict, ToolPlan};
 use crate::protocol::call::{Answer, CallRequest};
 use crate::protocol::error::{RpcError, shown};
 use crate::protocol::raw::{Pieces, members, replaced, span};
 use crate::protocol::version::Era;
-use crate::snapshot::Backend;
+use crate::snapshot::{Backend, OutputSchema};
 use crate::supervisor::{Acquired, Granted, InstanceKey, ScopeKey, Slot, Supervisor, Waiter};
 
 /// A call that has been silent this long gets a sign of life, so that nobody between gives up on the connection.
@@ -68,6 +70,7 @@ pub struct Call {
     /// The arguments as a policy rewrote them.
     arguments: Option<String>,
     plan: Arc<ToolPlan>,
+    output: Option<Arc<OutputSchema>>,
     arrived: Instant,
     deadline: Instant,
     timer: Option<Pin<Box<Sleep>>>,
@@ -127,6 +130,7 @@ impl Call {
             request,
             arguments: None,
             plan,
+            output: tool.output.clone(),
             arrived,
             deadline: arrived,
             timer: None,
@@ -349,25 +353,16 @@ impl Call {
         if self.plan.results.is_empty() {
             return Ended::Now(Reply::Message(answer.reply(&id, None, era)));
         }
-        let (plan, decider) = (self.plan.clone(), self.decider());
+        let keeps_from = self.plan.results.keeps_media_from();
         let len = answer.payload().len();
-        let rewrite = move || {
-            let kind = if answer.is_error { PayloadKind::Error } else { PayloadKind::Result };
-            match plan.results.apply(answer.payload(), kind) {
-                Ok(payload) => {
-                    if payload.is_some() {
-                        decider.tell(Some("results".to_owned()), |decision| What::ResultRewritten { decision });
-                    }
-                    Reply::Message(answer.reply(&id, payload, era))
-                }
-                Err(failure) => withheld(&decider, Some("results".to_owned()), &failure),
-            }
-        };
-        if len < REWRITE_ASIDE_LEN {
-            return Ended::Now(rewrite());
+        // What may have to be written to a disk is not for the runtime's threads either.
+        let is_large = len >= REWRITE_ASIDE_LEN || keeps_from.is_some_and(|from| len as u64 >= from);
+        let finish = self.finish();
+        if !is_large {
+            return Ended::Now(finish.finish(&answer, Hooked::default()));
         }
         let backend = self.backend.name.clone();
-        let task = tokio::task::spawn_blocking(rewrite);
+        let task = tokio::task::spawn_blocking(move || finish.finish(&answer, Hooked::default()));
         // A task that panics has rewritten nothing.
         let failed = move |_| Reply::Fault(Fault::policy_failed(&backend));
         Ended::Aside(Later::new(async move { task.await.unwrap_or_else(failed) }))
@@ -375,25 +370,47 @@ impl Call {
 
     /// The reply as `on_result` and then the rules leave it.
     fn judged_result(&self, answer: Answer) -> Later<Reply> {
-        let (id, era, decider) = (self.request.id(), self.client.era, self.decider());
         let facts = facts(&self.client, &self.request, self.arguments.as_deref().or(self.request.arguments()));
-        let judging = self.plan.judge_result(facts, answer.payload_bytes());
+        let mut hook_alone = (*self.plan).clone();
+        hook_alone.results = ResultRules::default();
+        let judging = hook_alone.judge_result(facts, answer.payload_bytes());
+        let finish = self.finish();
         Later::new(async move {
             let judged = judging.await;
-            match judged.verdict {
-                ResultVerdict::Pass { payload } => {
-                    if payload.is_some() {
-                        decider.tell(judged.rule, |decision| What::ResultRewritten { decision });
-                    }
-                    Reply::Message(answer.reply(&id, payload, era))
-                }
+            let backend = finish.decider.backend.name.clone();
+            let payload = match judged.verdict {
+                ResultVerdict::Pass { payload } => payload,
                 ResultVerdict::Withheld { reason } => {
-                    decider.tell(judged.rule, |decision| What::ResultWithheld { decision });
-                    Reply::Fault(Fault::withheld(&decider.backend.name, &reason))
+                    finish.decider.tell(judged.rule, |decision| What::ResultWithheld { decision });
+                    return Reply::Fault(Fault::withheld(&backend, &reason));
                 }
-                ResultVerdict::Failed(failure) => withheld(&decider, judged.rule, &failure),
-            }
+                ResultVerdict::Failed(failure) => return withheld(&finish.decider, judged.rule, &failure),
+            };
+            let hooked = Hooked { rule: judged.rule.filter(|_| payload.is_some()), payload };
+            let task = tokio::task::spawn_blocking(move || finish.finish(&answer, hooked));
+            // A task that panics has rewritten nothing.
+            task.await.unwrap_or_else(|_| Reply::Fault(Fault::policy_failed(&backend)))
         })
+    }
+
+    fn finish(&self) -> Finish {
+        let keeps_media = self.plan.results.keeps_media_from().is_some();
+        Finish {
+            id: self.request.id(),
+            era: self.client.era,
+            plan: self.plan.clone(),
+            output: self.output.clone(),
+            shelf: if keeps_media { self.shelf() } else { None },
+            decider: self.decider(),
+        }
+    }
+
+    /// Where the generation that answers keeps what is too large for the answer.
+    fn shelf(&self) -> Option<Shelf> {
+        match &self.phase {
+            Phase::Running { slot, generation, .. } => Shelf::of_generation(slot, *generation),
+            _ => None,
+        }
     }
 
     /// A notification of the call as the policy's result rules leave it; `None` if they could not do their work, since
@@ -426,14 +443,6 @@ impl Call {
     fn allowed(&self) -> Duration {
         self.deadline.saturating_duration_since(self.arrived)
     }
-}
-
-/// The policy failed on a result; the result stays here.
-fn withheld(decider: &Decider, rule: Option<String>, failure: &dyn std::fmt::Display) -> Reply {
-    let backend = &decider.backend.name;
-    tracing::warn!(%backend, tool = %decider.tool, %failure, "a result was withheld");
-    decider.tell(rule, |decision| What::ResultWithheld { decision });
-    Reply::Fault(Fault::policy_failed(backend))
 }
 
 impl Drop for Call {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::Broker;
-use super::call::Client;
+use super::call::{Client, Reply};
+use super::fault::Fault;
 use crate::core::digest::Digest;
 use crate::events::{Decision, EventLog, What};
 use crate::policy::{CallFacts, ClientName, RequestFacts, ScopeVerdict};
@@ -36,6 +37,14 @@ impl Decider {
             policy_digest: self.backend.policy.digest,
         }));
     }
+}
+
+/// The policy failed on a result; the result stays here.
+pub(super) fn withheld(decider: &Decider, rule: Option<String>, failure: &dyn fmt::Display) -> Reply {
+    let backend = &decider.backend.name;
+    tracing::warn!(%backend, tool = %decider.tool, %failure, "a result was withheld");
+    decider.tell(rule, |decision| What::ResultWithheld { decision });
+    Reply::Fault(Fault::policy_failed(backend))
 }
 
 /// What a hook sees of a call; `arguments` are those that count now.

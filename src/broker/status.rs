@@ -13,6 +13,7 @@ use super::evidence::{Evidence, SurvivorSeen};
 use crate::core::lifecycle::PublicState;
 use crate::events::timestamp;
 use crate::ownership::Owner;
+use crate::ownership::kept_files::{BYTES_MAX, FILES_MAX};
 use crate::ownership::process_table::{Process, ProcessTable};
 use crate::review::Review;
 use crate::snapshot::Backend;
@@ -236,6 +237,9 @@ fn instance_status(seen: &Seen) -> Value {
         "limits": view.limits.as_ref().map(limits_status),
         "last_over_limit": view.last_over_limit.map(|over| json!({
             "at": timestamp(over.at), "generation": over.generation.number(), "limit": over.limit.to_string(),
+        })),
+        "kept_files": view.kept.map(|kept| json!({
+            "files": kept.files, "files_max": FILES_MAX, "bytes": kept.bytes, "bytes_max": BYTES_MAX, "evicted": kept.evicted,
         })),
         "keeper_pid": view.keeper.map(|keeper| keeper.pid),
         "owned_processes": seen.processes,

@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::body::ready;
 use super::post::{Accepts, accepts, answer_call, one};
+use super::resources::Asked;
 use super::respond::{self, Refusal, SESSION_ID};
 use super::serve::{Front, Mounted};
 use super::session::Session;
@@ -54,7 +55,17 @@ pub(super) async fn answer(
                 }
                 Err(error) => Ok(respond::rpc_error(&error, id)),
             },
-            other => Ok(respond::rpc_error(&RpcError::method_not_found(other), id)),
+            other => {
+                let answer = match Asked::parse(mounted, other, params) {
+                    Some(Ok(asked)) => asked.answer(front, mounted, scope(mounted, &session), Era::Legacy).await,
+                    Some(Err(error)) => Err(error),
+                    None => Err(RpcError::method_not_found(other)),
+                };
+                Ok(match answer {
+                    Ok(rest) => one(ready(id, &rest), accepts),
+                    Err(error) => respond::rpc_error(&error, id),
+                })
+            }
         },
         Message::Notification { method, params } => {
             if let ("notifications/cancelled", Some(request)) = (&*method, cancelled_request(params)) {

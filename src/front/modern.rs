@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::body::ready;
 use super::legacy::first_page;
 use super::post::{Accepts, answer_call, one};
+use super::resources::Asked;
 use super::respond::{self, Refusal};
 use super::serve::{Front, Mounted};
 use super::stream::News;
@@ -65,7 +66,22 @@ pub(super) async fn answer(
             Err(error) => respond::rpc_error(&error, id),
         },
         "subscriptions/listen" => listen(front, mounted, accepts, id, params)?,
-        other => return Err(Refusal::NoSuchMethod(other.to_owned(), id.to_owned())),
+        other => {
+            let Some(asked) = Asked::parse(mounted, other, params) else {
+                return Err(Refusal::NoSuchMethod(other.to_owned(), id.to_owned()));
+            };
+            if let Ok(Asked::Read { uri }) = &asked {
+                check_header(headers, "mcp-name", uri).map_err(bad)?;
+            }
+            let answer = match asked {
+                Ok(asked) => asked.answer(front, mounted, scope, Era::Modern).await,
+                Err(error) => Err(error),
+            };
+            match answer {
+                Ok(rest) => one(ready(id, &rest), accepts),
+                Err(error) => respond::rpc_error(&error, id),
+            }
+        }
     })
 }
 

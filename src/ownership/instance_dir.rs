@@ -50,6 +50,7 @@ impl InstanceDir {
         let path = path_of(parent, instance, generation)?;
         let make_once = || {
             make_parent(parent)?;
+            remove_all(&kept_path_of(&path))?;
             let make = || DirBuilder::new().mode(0o700).create(&path);
             match make() {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -73,20 +74,28 @@ impl InstanceDir {
     /// The directory of a generation of an earlier broker, if it is still there.
     pub(super) fn find(parent: &Path, instance: &str, generation: u64) -> Option<Self> {
         let path = path_of(parent, instance, generation).ok()?;
-        path.symlink_metadata().is_ok().then_some(Self { path })
+        let is_there = |path: &Path| path.symlink_metadata().is_ok();
+        (is_there(&path) || is_there(&kept_path_of(&path))).then_some(Self { path })
     }
 
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes the directory and all below it, and follows no link out of it; the parent too when it is empty then. To be called after the proof that the
-    /// tree is empty. Blocks on the file system; a browser profile takes some milliseconds.
+    /// The directory beside it for what the broker keeps for the same generation. Made by whoever needs it, removed with
+    /// this one.
+    pub fn kept_path(&self) -> PathBuf {
+        kept_path_of(&self.path)
+    }
+
+    /// Removes the directory, what was kept beside it, and all below them, and follows no link out of them; the parent
+    /// too when it is empty then. To be called after the proof that the tree is empty. Blocks on the file system; a browser profile takes some milliseconds.
     ///
     /// # Errors
     /// What the file system says; deeper than 128 levels or more than a million entries.
     pub fn remove(self) -> Result<(), InstanceDirError> {
-        remove_all(&self.path).map_err(|source| InstanceDirError::Remove { path: self.path.clone(), source })?;
+        let (kept, own) = (remove_all(&self.kept_path()), remove_all(&self.path));
+        own.and(kept).map_err(|source| InstanceDirError::Remove { path: self.path.clone(), source })?;
         if let Some(parent) = self.path.parent() {
             // Not empty as a rule: then others need it.
             let _ = std::fs::remove_dir(parent);
@@ -127,6 +136,13 @@ fn path_of(parent: &Path, instance: &str, generation: u64) -> Result<PathBuf, In
         return Err(InstanceDirError::Name { part: instance.chars().take(PART_BYTES_MAX).collect() });
     }
     Ok(parent.join(format!("{instance}-{generation}")))
+}
+
+/// No instance has this name, since theirs end with the number of a generation.
+fn kept_path_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".kept");
+    name.into()
 }
 
 fn remove_all(path: &Path) -> io::Result<()> {

@@ -114,8 +114,7 @@ impl ArgumentRules {
         // Behind the brace, until there is a member to stand behind.
         let mut last_end = 1;
         while more {
-            let key = json::decode(&text[cursor.string().map_err(not_an_object)?]);
-            let key = key.ok_or(Malformed { at: cursor.at, too_deep: false }).map_err(not_an_object)?;
+            let key = cursor.string().and_then(|key| cursor.decode(&key)).map_err(not_an_object)?;
             cursor.expect(b':').map_err(not_an_object)?;
             let value = cursor.value().map_err(not_an_object)?;
             last_end = value.end;
@@ -170,7 +169,7 @@ impl ArgumentRule {
         Denied { rule: self.at.clone(), ..denied }
     }
 
-    fn judge(&self, name: &str, text: &str, value: Range<usize>, edits: &mut Edits) -> Result<(), Denied> {
+    fn judge(&self, name: &str, text: &str, value: Range<usize>, edits: &mut Edits<'_>) -> Result<(), Denied> {
         let raw = &text[value.clone()];
         match &self.check {
             Check::Anything => Ok(()),

@@ -14,7 +14,7 @@ use super::hooks;
 use super::json;
 use super::load::Loading;
 use super::names::{NamePattern, NameSet};
-use super::results::{ContentTypes, HeaderRule, KeyRule, LimitRule, Otherwise, PatternRule, Rule, UriRule};
+use super::results::{ContentTypes, HeaderRule, KeyRule, LimitRule, MediaRule, Otherwise, PatternRule, Rule, UriRule};
 use super::sandbox::{self, error_at_caller};
 use super::url_rule::UrlRule;
 use crate::core::diagnostic::{Diagnostic, Diagnostics, suggestion};
@@ -48,7 +48,7 @@ impl Built {
 
 type Read = fn(&mut Fields<'_>) -> Option<Built>;
 
-const CONSTRUCTORS: [(&str, Read); 9] = [
+const CONSTRUCTORS: [(&str, Read); 10] = [
     ("backend", |fields| backend::read(fields).map(|backend| Built::Backend(Box::new(backend)))),
     ("url_rule", |fields| url_rule(fields).map(Built::Argument)),
     ("number_rule", |fields| number_rule(fields).map(Built::Argument)),
@@ -58,6 +58,7 @@ const CONSTRUCTORS: [(&str, Read); 9] = [
     ("redact_text", |fields| result(fields, redact_text)),
     ("limit_text", |fields| result(fields, limit_text)),
     ("rewrite_uri", |fields| result(fields, rewrite_uri)),
+    ("image_to_link", |fields| result(fields, image_to_link)),
 ];
 
 pub(super) fn install(lua: &Lua) -> mlua::Result<()> {
@@ -267,6 +268,24 @@ fn rewrite_uri(fields: &mut Fields<'_>) -> Option<Rule> {
     }
     let otherwise = otherwise.unwrap_or(Otherwise::Keep);
     Some(Rule::Uri(Arc::new(UriRule { from_prefix, to_prefix: to_prefix?, otherwise, content_types })))
+}
+
+fn image_to_link(fields: &mut Fields<'_>) -> Option<Rule> {
+    /// 256 KiB. Clients take a screenshot of a usual size as it is; a page in full is larger.
+    const WHEN_BYTES_OVER: u32 = 262_144;
+    let when_bytes_over = fields.whole("when_bytes_over", 0..=u32::MAX).unwrap_or(WHEN_BYTES_OVER);
+    let mut rule = MediaRule { when_bytes_over: when_bytes_over.into(), images: true, audio: true };
+    if let Some(types) = fields.texts("content_types") {
+        (rule.images, rule.audio) = (false, false);
+        for (place, name) in types {
+            match &*name {
+                "image" => rule.images = true,
+                "audio" => rule.audio = true,
+                _ => fields.fault(&place, format!("must be \"image\" or \"audio\", got {name:?}")),
+            }
+        }
+    }
+    Some(Rule::Media(Arc::new(rule)))
 }
 
 /// The names in a field that must not be empty.

@@ -1,14 +1,16 @@
 //! Replacements in a text, made while it is read and carried out at the end.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
+/// `'r` is the life of words that rules lend, since most replacements are the same few words.
 #[derive(Debug, Default)]
-pub(super) struct Edits(Vec<Edit>);
+pub(super) struct Edits<'r>(Vec<Edit<'r>>);
 
 #[derive(Debug)]
-struct Edit {
+struct Edit<'r> {
     span: Range<usize>,
-    with: String,
+    with: Cow<'r, str>,
 }
 
 /// How far the replacements had come at some moment.
@@ -19,8 +21,8 @@ pub(super) struct Mark(usize);
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Overlap;
 
-impl Edits {
-    pub fn replace(&mut self, span: Range<usize>, with: impl Into<String>) {
+impl<'r> Edits<'r> {
+    pub fn replace(&mut self, span: Range<usize>, with: impl Into<Cow<'r, str>>) {
         self.0.push(Edit { span, with: with.into() });
     }
 
@@ -34,7 +36,7 @@ impl Edits {
 
     /// Replaces `span` as a whole: what was wanted inside it since `mark` no longer counts. Nothing inside it was wanted
     /// before; to look at all that was would take a time that grows with the square of their number.
-    pub fn replace_whole(&mut self, mark: Mark, span: Range<usize>, with: impl Into<String>) {
+    pub fn replace_whole(&mut self, mark: Mark, span: Range<usize>, with: impl Into<Cow<'r, str>>) {
         let mut kept = mark.0;
         for at in mark.0..self.0.len() {
             let edit = &self.0[at];
@@ -53,6 +55,9 @@ impl Edits {
 
     /// `text` with all replacements, the rest byte for byte; `None` if nothing changes.
     pub fn apply(mut self, text: &str) -> Result<Option<String>, Overlap> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
         self.0.retain(|edit| text.get(edit.span.clone()) != Some(&*edit.with));
         self.0.sort_by_key(|edit| (edit.span.start, edit.span.end));
         if self.0.is_empty() {
@@ -73,15 +78,18 @@ impl Edits {
     /// Like [`Self::apply`] for running text, where overlapping replacements become one: the first one's words stand
     /// for all that any of them covers.
     pub fn apply_merged(mut self, text: &str) -> Option<String> {
-        self.0.sort_by_key(|edit| (edit.span.start, edit.span.end));
-        let mut merged: Vec<Edit> = Vec::with_capacity(self.0.len());
-        for edit in self.0 {
-            match merged.last_mut() {
-                Some(last) if edit.span.start < last.span.end => last.span.end = last.span.end.max(edit.span.end),
-                _ => merged.push(edit),
-            }
+        if self.0.is_empty() {
+            return None;
         }
-        Self(merged).apply(text).ok().flatten()
+        self.0.sort_by_key(|edit| (edit.span.start, edit.span.end));
+        self.0.dedup_by(|edit, last| {
+            let overlaps = edit.span.start < last.span.end;
+            if overlaps {
+                last.span.end = last.span.end.max(edit.span.end);
+            }
+            overlaps
+        });
+        self.apply(text).ok().flatten()
     }
 }
 

@@ -193,6 +193,11 @@ impl Policy {
         &self.results_for_all
     }
 
+    /// Whether large images or sounds of any tool become links, which somebody must serve then.
+    pub fn links_media(&self) -> bool {
+        self.results.iter().any(|result| matches!(result.rule, Rule::Media(_)))
+    }
+
     /// One fault for each pattern that matches none of the catalog's tools, and for each hook that no call can reach.
     pub fn check_names(&self, known: &[&str]) -> Vec<Diagnostic> {
         let settings = self.tools.settings.iter().map(|settings| &settings.tools);

@@ -6,7 +6,9 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use memchr::{memchr, memchr_iter, memchr2_iter};
+use memchr::memchr;
+
+use super::runs;
 
 /// Deeper nesting is refused, so that recursion over a payload has a bound; the limit of `serde_json`.
 pub(super) const DEPTH_MAX: usize = 128;
@@ -22,12 +24,35 @@ pub(super) struct Malformed {
 pub(super) struct Cursor<'a> {
     text: &'a str,
     pub at: usize,
+    /// Where the token before `at` ended, without the white space that was skipped after it.
+    token_end: usize,
     depth: usize,
+}
+
+/// A string as it is written.
+#[derive(Clone, Debug)]
+pub(super) struct RawString {
+    /// Without the quotes.
+    pub span: Range<usize>,
+    pub has_escapes: bool,
+    /// Of the raw text; `false` is sure.
+    may_have_colon: bool,
+}
+
+impl RawString {
+    pub fn with_quotes(&self) -> Range<usize> {
+        self.span.start - 1..self.span.end + 1
+    }
+
+    /// Whether there is no colon in what it stands for.
+    pub fn has_no_colon(&self) -> bool {
+        !self.has_escapes && !self.may_have_colon
+    }
 }
 
 impl<'a> Cursor<'a> {
     pub fn new(text: &'a str, at: usize) -> Self {
-        let mut cursor = Self { text, at, depth: 0 };
+        let mut cursor = Self { text, at, token_end: at, depth: 0 };
         cursor.skip_space();
         cursor
     }
@@ -50,6 +75,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn skip_space(&mut self) {
+        self.token_end = self.at;
         while matches!(self.peek(), Some(b' ' | b'\n' | b'\r' | b'\t')) {
             self.at += 1;
         }
@@ -89,23 +115,25 @@ impl<'a> Cursor<'a> {
         Ok(false)
     }
 
-    /// Steps over a string; the span has no quotes and its escapes are as written.
-    pub fn string(&mut self) -> Result<Range<usize>, Malformed> {
+    /// Steps over a string.
+    pub fn string(&mut self) -> Result<RawString, Malformed> {
         if self.peek() != Some(b'"') {
             return self.fault();
         }
         let start = self.at + 1;
-        let bytes = self.text.as_bytes();
-        let mut escaped = None;
-        let end = memchr2_iter(b'"', b'\\', bytes.get(start..).unwrap_or_default()).find(|at| {
-            let is_escaped = escaped == Some(*at);
-            escaped = (bytes[start + at] == b'\\' && !is_escaped).then_some(at + 1);
-            bytes[start + at] == b'"' && !is_escaped
-        });
-        let Some(end) = end.map(|step| start + step) else { return self.fault() };
-        self.at = end + 1;
+        let Some(end) = runs::string_end(self.text.as_bytes(), start) else { return self.fault() };
+        self.at = end.at + 1;
         self.skip_space();
-        Ok(start..end)
+        Ok(RawString { span: start..end.at, has_escapes: end.has_escapes, may_have_colon: end.may_have_colon })
+    }
+
+    /// What a string of this text stands for.
+    pub fn decode(&self, raw: &RawString) -> Result<Cow<'a, str>, Malformed> {
+        let text = &self.text[raw.span.clone()];
+        if !raw.has_escapes {
+            return Ok(Cow::Borrowed(text));
+        }
+        decode(text).ok_or(Malformed { at: raw.span.start, too_deep: false })
     }
 
     /// Steps over a number, `true`, `false` or `null`.
@@ -130,7 +158,7 @@ impl<'a> Cursor<'a> {
     pub fn value(&mut self) -> Result<Range<usize>, Malformed> {
         let start = self.at;
         let end = match self.peek() {
-            Some(b'"') => self.string()?.end + 1,
+            Some(b'"') => self.string()?.span.end + 1,
             Some(b'{') => {
                 let mut more = self.open(b'{', b'}')?;
                 while more {
@@ -156,7 +184,7 @@ impl<'a> Cursor<'a> {
 
     /// Where the token behind the cursor ended, without the white space that was skipped after it.
     pub fn end_before_space(&self) -> usize {
-        self.text[..self.at].trim_end_matches([' ', '\n', '\r', '\t']).len()
+        self.token_end
     }
 }
 
@@ -188,33 +216,39 @@ fn number_length(bytes: &[u8]) -> usize {
 /// The text that a raw string span stands for. Half of a surrogate pair, which JavaScript servers do send, becomes
 /// U+FFFD; `None` for an escape that JSON does not have.
 pub(super) fn decode(raw: &str) -> Option<Cow<'_, str>> {
-    let Some(first) = memchr(b'\\', raw.as_bytes()) else { return Some(Cow::Borrowed(raw)) };
-    let mut text = String::with_capacity(raw.len());
-    let mut plain_from = 0;
-    for at in memchr_iter(b'\\', &raw.as_bytes()[first..]).map(|step| first + step) {
-        if at < plain_from {
-            continue;
-        }
-        text.push_str(&raw[plain_from..at]);
-        plain_from = at + 2;
-        match raw.as_bytes().get(at + 1)? {
-            escape @ (b'"' | b'\\' | b'/') => text.push(char::from(*escape)),
-            b'b' => text.push('\u{8}'),
-            b'f' => text.push('\u{c}'),
-            b'n' => text.push('\n'),
-            b'r' => text.push('\r'),
-            b't' => text.push('\t'),
-            b'u' => {
-                let (char, length) = unicode_escape(&raw[at..])?;
-                text.push(char);
-                plain_from = at + length;
-            }
-            _ => return None,
-        }
+    let bytes = raw.as_bytes();
+    if memchr(b'\\', bytes).is_none() {
+        return Some(Cow::Borrowed(raw));
     }
-    text.push_str(&raw[plain_from..]);
-    Some(Cow::Owned(text))
+    let mut text = Vec::with_capacity(raw.len());
+    runs::copy_unescaped(bytes, &mut text, |at, text| {
+        match (SHORT_ESCAPES[usize::from(*bytes.get(at + 1)?)], bytes[at + 1]) {
+            (0, b'u') => {
+                let (char, length) = unicode_escape(&raw[at..])?;
+                text.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes());
+                Some(at + length)
+            }
+            (0, _) => None,
+            (short, _) => {
+                text.push(short);
+                Some(at + 2)
+            }
+        }
+    })?;
+    String::from_utf8(text).ok().map(Cow::Owned)
 }
+
+/// What a letter behind a backslash stands for (RFC 8259, section 7); 0 for none.
+const SHORT_ESCAPES: [u8; 256] = {
+    let mut table = [0; 256];
+    let pairs = *b"\"\"\\\\//b\x08f\x0cn\nr\rt\t";
+    let mut at = 0;
+    while at < pairs.len() {
+        table[pairs[at] as usize] = pairs[at + 1];
+        at += 2;
+    }
+    table
+};
 
 /// The character of the `\uXXXX`, or pair of them, that `text` starts with, and how many bytes it took.
 fn unicode_escape(text: &str) -> Option<(char, usize)> {
@@ -233,40 +267,22 @@ fn unicode_escape(text: &str) -> Option<(char, usize)> {
 
 /// `text` as a JSON string, with its quotes.
 pub(super) fn quote(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut json = String::with_capacity(text.len() + text.len() / 16 + 2);
-    json.push('"');
-    let mut plain_from = 0;
-    while let Some(at) = bytes[plain_from..].iter().position(|byte| MUST_ESCAPE[usize::from(*byte)]) {
-        let at = plain_from + at;
-        json.push_str(&text[plain_from..at]);
-        plain_from = at + 1;
-        match bytes[at] {
-            b'"' => json.push_str("\\\""),
-            b'\\' => json.push_str("\\\\"),
-            b'\n' => json.push_str("\\n"),
-            b'\r' => json.push_str("\\r"),
-            b'\t' => json.push_str("\\t"),
-            control => json.push_str(&format!("\\u{control:04x}")),
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    let mut json = Vec::with_capacity(text.len() + text.len() / 8 + 16);
+    json.push(b'"');
+    runs::copy_escaped(text.as_bytes(), &mut json, |byte, json| match byte {
+        b'"' | b'\\' => json.extend_from_slice(&[b'\\', byte]),
+        b'\n' => json.extend_from_slice(b"\\n"),
+        b'\r' => json.extend_from_slice(b"\\r"),
+        b'\t' => json.extend_from_slice(b"\\t"),
+        control => {
+            let [high, low] = [control >> 4, control & 0xf].map(|digit| HEX[usize::from(digit)]);
+            json.extend_from_slice(&[b'\\', b'u', b'0', b'0', high, low]);
         }
-    }
-    json.push_str(&text[plain_from..]);
-    json.push('"');
-    json
+    });
+    json.push(b'"');
+    String::from_utf8(json).expect("whole characters were copied, and ASCII put between them")
 }
-
-/// Control characters, the quotation mark and the backslash (RFC 8259, section 7).
-const MUST_ESCAPE: [bool; 256] = {
-    let mut table = [false; 256];
-    let mut byte = 0;
-    while byte < 0x20 {
-        table[byte] = true;
-        byte += 1;
-    }
-    table[b'"' as usize] = true;
-    table[b'\\' as usize] = true;
-    table
-};
 
 #[cfg(test)]
 mod tests {
@@ -311,6 +327,20 @@ mod tests {
         assert_eq!(decode(r"\ud83d\u0041").unwrap(), "\u{fffd}A");
         for bad in [r"\x", "\\", r"\u12", r"\u12g4", r"\u+123"] {
             assert_eq!(decode(bad), None, "{bad}");
+        }
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+        #[test]
+        fn what_was_quoted_reads_as_it_was(text in "(.|[\"\\\\:\\x00-\\x20]){0,200}") {
+            let quoted = quote(&text);
+            proptest::prop_assert_eq!(&serde_json::from_str::<String>(&quoted).unwrap(), &text);
+            let raw = Cursor::new(&quoted, 0).string().unwrap();
+            proptest::prop_assert_eq!(raw.with_quotes(), 0..quoted.len());
+            proptest::prop_assert_eq!(&*Cursor::new(&quoted, 0).decode(&raw).unwrap(), &*text);
+            proptest::prop_assert!(!raw.has_no_colon() || !text.contains(':'));
         }
     }
 

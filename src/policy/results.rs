@@ -6,10 +6,12 @@
 //!
 //! - `walk.rs` reads a payload and knows which parts of a result have a meaning of their own.
 //! - `rules.rs` is what the policy asked for.
+//! - `media.rs` is an image or sound that is to be kept elsewhere, with a link in its place; by whom, the caller says.
 //! - `text.rs` changes one decoded text; `headers.rs` finds header lines in it, `inner.rs` JSON inside it.
 
 mod headers;
 mod inner;
+mod media;
 mod rules;
 mod text;
 mod walk;
@@ -17,8 +19,9 @@ mod walk;
 use std::sync::Arc;
 
 pub(super) use self::headers::HeaderRule;
+pub use self::media::{Keep, Link, Media, MediaKind};
 use self::rules::RuleSet;
-pub(super) use self::rules::{ContentTypes, KeyRule, LimitRule, Otherwise, PatternRule, Rule, UriRule};
+pub(super) use self::rules::{ContentTypes, KeyRule, LimitRule, MediaRule, Otherwise, PatternRule, Rule, UriRule};
 
 /// The rules for payloads of one kind of origin. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -51,12 +54,30 @@ impl ResultRules {
         self.0.is_empty()
     }
 
+    /// Images and sounds from this size on, in bytes, may have to be kept elsewhere; `None`: none ever.
+    pub fn keeps_media_from(&self) -> Option<u64> {
+        self.0.media.iter().map(|rule| rule.when_bytes_over.saturating_add(1)).min()
+    }
+
+    /// [`Self::apply_keeping`] for a caller that has nowhere to keep anything.
+    pub fn apply(&self, payload: &str, kind: PayloadKind) -> Result<Option<String>, RuleFailure> {
+        self.apply_keeping(payload, kind, &mut |_| None)
+    }
+
     /// `Some` is the payload as the rules leave it, only if they changed something. What they did not touch is byte for
     /// byte the same; a string that they touched is written anew as a whole.
     ///
+    /// `keep` is called for each large image or sound of a result, in their order, while the payload is read. Where it
+    /// says `None`, words say so in their place.
+    ///
     /// On an error the caller withholds the payload (invariant 11).
-    pub fn apply(&self, payload: &str, kind: PayloadKind) -> Result<Option<String>, RuleFailure> {
-        if self.is_empty() { Ok(None) } else { walk::rewrite(&self.0, payload, kind) }
+    pub fn apply_keeping(
+        &self,
+        payload: &str,
+        kind: PayloadKind,
+        keep: &mut Keep<'_>,
+    ) -> Result<Option<String>, RuleFailure> {
+        if self.is_empty() { Ok(None) } else { walk::rewrite(&self.0, payload, kind, keep) }
     }
 }
 

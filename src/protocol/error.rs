@@ -1,6 +1,8 @@
 //! JSON-RPC errors and the bodies that carry them.
 
-use serde_json::Value;
+use serde_json::{Value, json};
+
+use super::version::Era;
 
 /// A protocol fault as it goes into the `error` member of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +21,8 @@ pub const INVALID_PARAMS: i64 = -32602;
 pub const INTERNAL_ERROR: i64 = -32603;
 /// What clients take as "initialize again", together with HTTP 404 (recorded with Claude Code and the SDKs).
 pub const SESSION_NOT_FOUND: i64 = -32001;
+/// MCP up to 2025-11-25, `server/resources`, Error handling; 2026-07-28 has `INVALID_PARAMS` instead and forbids this.
+pub const RESOURCE_NOT_FOUND: i64 = -32002;
 /// MCP 2026-07-28, `basic`, Error codes.
 pub const HEADER_MISMATCH: i64 = -32020;
 pub const UNSUPPORTED_VERSION: i64 = -32022;
@@ -46,6 +50,14 @@ impl RpcError {
 
     pub fn invalid_params(why: impl Into<String>) -> Self {
         Self::new(INVALID_PARAMS, why)
+    }
+
+    pub fn resource_not_found(uri: &str, era: Era) -> Self {
+        let code = match era {
+            Era::Legacy => RESOURCE_NOT_FOUND,
+            Era::Modern => INVALID_PARAMS,
+        };
+        Self::new(code, "Resource not found").with_data(json!({"uri": uri}))
     }
 
     /// The `error` member as JSON.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::output_schema::OutputSchema;
 use super::surface::Surface;
 use crate::catalog::Catalog;
 use crate::core::digest::Digest;
@@ -28,6 +29,8 @@ pub struct Tool {
     pub plan: Arc<ToolPlan>,
     /// What a hook may make of its arguments; only where one can.
     pub schema: Option<Arc<InputSchema>>,
+    /// What its structured results are held against; `None` if it does not say.
+    pub output: Option<Arc<OutputSchema>>,
 }
 
 impl Backend {
@@ -62,6 +65,11 @@ impl Backend {
     /// Tools of the catalog that clients do not see, by the catalog or by the policy.
     pub fn excluded_count(&self) -> usize {
         self.catalog.tools().len() - self.tools.len()
+    }
+
+    /// Whether the broker has resources of its own for it: what its policy takes out of results.
+    pub fn offers_resources(&self) -> bool {
+        self.policy.links_media()
     }
 
     /// The longest that any call may take, from its arrival to its answer.

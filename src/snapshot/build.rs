@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use super::Snapshot;
 use super::backend::{Backend, Tool};
+use super::output_schema::OutputSchema;
 use super::review::Reviewed;
 use super::surface::Surface;
 use crate::catalog::{self, Catalog};
@@ -152,7 +154,7 @@ fn build_on_known(
     let name: Arc<str> = name.into();
     let visible: Vec<_> = catalog.enabled().filter(|tool| policy.shows(&tool.name)).collect();
     let definitions: Vec<_> = visible.iter().map(|tool| &*tool.raw).collect();
-    let surface = Surface::new(&catalog, &definitions);
+    let surface = Surface::new(&catalog, &definitions, &capabilities(&policy));
     let tools: HashMap<String, Tool> =
         visible.iter().map(|tool| (tool.name.clone(), built_tool(&policy, &tool.name, &tool.raw))).collect();
     let scope = match policy.scope {
@@ -178,7 +180,18 @@ fn built_tool(policy: &Policy, name: &str, raw: &RawValue) -> Tool {
     let plan = policy.plan(name);
     let schema = || members(raw.get(), ["inputSchema"]).ok()?[0].map(|schema| Arc::new(InputSchema::new(schema)));
     let schema = if plan.has_on_call() { schema() } else { None };
-    Tool { plan: Arc::new(plan), schema }
+    Tool { plan: Arc::new(plan), schema, output: OutputSchema::of_tool(raw).map(Arc::new) }
+}
+
+/// Only what the broker relays, or serves itself, is offered.
+fn capabilities(policy: &Policy) -> Value {
+    // Lists do not change while it runs, but clients are told that they may keep a stream open for it, and that stream
+    // is there.
+    let mut capabilities = json!({"tools": {"listChanged": true}});
+    if policy.links_media() {
+        capabilities["resources"] = json!({});
+    }
+    capabilities
 }
 
 /// A catalog must be of the very package that the configuration starts.

@@ -1,8 +1,8 @@
 //! What clients are told of a backend without asking it: ready bytes.
 
 use bytes::Bytes;
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
 use crate::catalog::Catalog;
 use crate::core::digest::Digest;
@@ -25,9 +25,7 @@ pub struct Surface {
 
 impl Surface {
     /// `tools` are the raw definitions of the visible tools in their order.
-    pub fn new(catalog: &Catalog, tools: &[&RawValue]) -> Self {
-        // Only what the broker relays is offered.
-        let capabilities = json!({"tools": {"listChanged": true}});
+    pub fn new(catalog: &Catalog, tools: &[&RawValue], capabilities: &Value) -> Self {
         let server_info = catalog.server_info.get();
         let instructions =
             catalog.instructions.as_ref().map(|text| format!(r#","instructions":{}"#, Value::from(text.as_str())));

@@ -35,7 +35,7 @@ pub(super) enum Order {
     /// Something is due earlier than the driver thought.
     Look,
     /// The spawn of a generation has come to its end, either way.
-    SpawnEnded(Generation, Footprint, Box<Result<Started, StartFailure>>),
+    SpawnEnded(Generation, Box<Footprint>, Box<Result<Started, StartFailure>>),
     /// Somebody waits for a place that an idle slot could make.
     MakeRoom,
     /// A sweep has come to its end.
@@ -86,7 +86,7 @@ impl Driver {
                 order = self.orders.recv() => match order {
                     Some(Order::Do(effect)) => self.perform(effect),
                     Some(Order::SpawnEnded(generation, footprint, result)) => {
-                        self.spawn_ended(generation, footprint, *result);
+                        self.spawn_ended(generation, *footprint, *result);
                     }
                     Some(Order::Swept(generation, swept, took)) => self.swept(generation, swept, took),
                     Some(Order::MakeRoom) => self.services.make_room(),
@@ -142,7 +142,7 @@ impl Driver {
         self.tasks.spawn(async move {
             let (footprint, result) = bring_up(&slot, &services, generation).await;
             // An error means that the driver has ended; then the tree is dropped here, and its keeper sweeps it.
-            let _ = inbox.send(Order::SpawnEnded(generation, footprint, Box::new(result)));
+            let _ = inbox.send(Order::SpawnEnded(generation, Box::new(footprint), Box::new(result)));
         });
     }
 
@@ -294,6 +294,7 @@ fn live(generation: Generation, started: &Started, tools: LiveTools) -> Live {
         limits: started.limits.clone(),
         tools: Arc::new(tools),
         drifted: Arc::default(),
+        kept: started.kept.clone(),
     }
 }
 

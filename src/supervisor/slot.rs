@@ -24,7 +24,7 @@ use crate::core::limits::TreeLimit;
 use crate::core::moment::Moment;
 use crate::events::{EventLog, Instance, What};
 use crate::link::{Caller, Link, Outcome};
-use crate::ownership::{Owner, ProcessId, Survivor};
+use crate::ownership::{KeptFiles, Owner, ProcessId, Survivor};
 use ending::Attempts;
 
 pub use ending::{Ended, Unproved};
@@ -99,6 +99,8 @@ pub(super) struct Live {
     pub keeper: ProcessId,
     pub owner: Owner,
     pub limits: Limits,
+    /// What was taken out of its results.
+    pub kept: Arc<KeptFiles>,
     /// What the server listed.
     pub tools: Arc<LiveTools>,
     /// Tools whose live definition is not the one of the plan's catalog.
@@ -328,6 +330,11 @@ impl Slot {
             state.live = Some(live);
             state.compare_tools();
         }
+    }
+
+    /// What is kept for the running generation, until it is proved gone. To ask keeps nothing awake.
+    pub fn kept_files(&self) -> Option<(Generation, Arc<KeptFiles>)> {
+        self.lock().live.as_ref().map(|live| (live.generation, live.kept.clone()))
     }
 
     /// The server was greeted: why an earlier one was not is of no interest any more.

@@ -14,7 +14,7 @@ use crate::core::launch::Launch;
 use crate::core::limits::{TreeLimit, TreeLimits};
 use crate::link::{Link, Streams};
 use crate::ownership::journal::Entry;
-use crate::ownership::{self, InstanceDir, Marker, Owners, Tree};
+use crate::ownership::{self, InstanceDir, KeptFiles, Marker, Owners, Tree};
 
 /// A server that runs, and the conversation with it.
 #[derive(Clone, Debug)]
@@ -22,6 +22,7 @@ pub(super) struct Started {
     pub tree: Tree,
     pub link: Link,
     pub limits: Limits,
+    pub kept: Arc<KeptFiles>,
 }
 
 /// The limits of a generation, and whether they hold.
@@ -36,6 +37,7 @@ pub struct Limits {
 #[derive(Debug, Default)]
 pub(super) struct Footprint {
     dir: Option<InstanceDir>,
+    kept: Option<Arc<KeptFiles>>,
     entry: Option<Entry>,
 }
 
@@ -43,6 +45,10 @@ impl Footprint {
     /// Removes it all. What cannot be removed is logged; it is found and removed at the next start.
     pub async fn erase(self) {
         let erased = tokio::task::spawn_blocking(move || {
+            // A result may still be on its way through a policy: what it would keep would stay.
+            if let Some(kept) = self.kept {
+                kept.close();
+            }
             // The entry last: with it the next broker finds the directory.
             self.dir.map_or(Ok(()), InstanceDir::remove).map_err(|e| e.to_string())?;
             self.entry.map_or(Ok(()), Entry::proved).map_err(|e| e.to_string())
@@ -83,6 +89,7 @@ pub(super) async fn bring_up(
 struct Prepared {
     launch: Launch,
     limits: Limits,
+    kept: Arc<KeptFiles>,
     owners: Owners,
 }
 
@@ -115,6 +122,7 @@ fn prepare(
     }
     let dir = InstanceDir::create(&services.journal.instances(), &slot.id, number).map_err(spawn_failed)?;
     let dir = footprint.dir.insert(dir);
+    let kept = footprint.kept.insert(Arc::new(KeptFiles::beside(dir))).clone();
     let context = InstanceContext {
         instance_id: slot.id.clone(),
         generation: number,
@@ -124,7 +132,7 @@ fn prepare(
     };
     let launch =
         plan.config.resolve(&plan.vars, &context, &surroundings).map_err(|e| StartCause::Resolve(e.to_string()))?;
-    Ok(Prepared { launch, owners, limits })
+    Ok(Prepared { launch, owners, limits, kept })
 }
 
 async fn start(
@@ -133,7 +141,7 @@ async fn start(
     prepared: Prepared,
     footprint: &mut Footprint,
 ) -> Result<Started, StartCause> {
-    let Prepared { launch, owners, mut limits } = prepared;
+    let Prepared { launch, owners, mut limits, kept } = prepared;
     let started =
         ownership::start_owned(owners, &services.keeper, &launch, &services.tracker).await.map_err(spawn_failed)?;
     if let Some(entry) = &mut footprint.entry
@@ -148,7 +156,7 @@ async fn start(
     }
     let streams = Streams { stdin: started.pipes.stdin, stdout: started.pipes.stdout, stderr: started.pipes.stderr };
     let link = Link::open(streams, slot.plan().link, &services.tracker);
-    Ok(Started { tree: started.tree, link, limits })
+    Ok(Started { tree: started.tree, link, limits, kept })
 }
 
 fn spawn_failed(error: impl fmt::Display) -> StartCause {

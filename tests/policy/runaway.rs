@@ -47,7 +47,12 @@ fn check(chunk: &str, expected: &[&str]) {
         ResultVerdict::Failed(failure) => Some(failure.to_string()),
         _ => None,
     });
-    assert_eq!(threads_abandoned(), 0, "{chunk}");
+    // On a machine that is busy enough a thread may be given up before it comes to its next step; but it does come.
+    let until = Instant::now() + WALL;
+    while threads_abandoned() > 0 {
+        assert!(Instant::now() < until, "a thread hangs: {chunk}");
+        std::thread::yield_now();
+    }
 }
 
 #[track_caller]

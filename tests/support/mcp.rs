@@ -196,7 +196,7 @@ impl Modern {
         let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string();
         let request =
             Request::post(&self.path, body).header("mcp-protocol-version", MODERN).header("mcp-method", method);
-        match params["name"].as_str() {
+        match params["name"].as_str().or(params["uri"].as_str()) {
             Some(name) => request.header("mcp-name", name),
             None => request,
         }

@@ -17,7 +17,7 @@ use super::{At, Hook};
 use crate::core::diagnostic::Diagnostic;
 use crate::policy::decide::{CallFacts, CallVerdict, Judged, PolicyFailure, RequestFacts, ResultVerdict, ScopeVerdict};
 use crate::policy::frozen::ToolPlan;
-use crate::policy::results::{PayloadKind, ResultRules, RuleFailure};
+use crate::policy::results::{Link, PayloadKind, ResultRules, RuleFailure};
 use crate::policy::schema::InputSchema;
 
 /// Verdicts that can be a failure.
@@ -170,9 +170,10 @@ impl ResultJob {
     }
 }
 
+/// For who asks what would become of a result: media that would be kept elsewhere are linked to nowhere.
 pub(in crate::policy) fn judge_result_by_rules(rules: &ResultRules, payload: &[u8]) -> Judged<ResultVerdict> {
     let applied = match std::str::from_utf8(payload) {
-        Ok(text) => rules.apply(text, PayloadKind::Result),
+        Ok(text) => rules.apply_keeping(text, PayloadKind::Result, &mut |_| Some(nowhere())),
         Err(fault) => Err(RuleFailure::NotJson { at: fault.valid_up_to() }),
     };
     match applied {
@@ -225,4 +226,8 @@ pub(in crate::policy) fn scope_key(
 fn is_scope_key(key: &[u8]) -> bool {
     let is_plain = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'~' | b'-');
     (1..=64).contains(&key.len()) && key.iter().all(is_plain)
+}
+
+fn nowhere() -> Link {
+    Link { uri: "lazy-mcp://nowhere".to_owned(), name: "kept elsewhere".to_owned() }
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::policy::json::{self, Cursor, Malformed};
+use crate::policy::json::{Cursor, Malformed};
 
 #[derive(Clone, Debug)]
 pub(super) struct Member<'a> {
@@ -20,8 +20,8 @@ pub(super) fn members(text: &str, at: usize) -> Result<Vec<Member<'_>>, Malforme
     let mut more = cursor.open(b'{', b'}')?;
     while more {
         let key = cursor.string()?;
-        let start = key.start - 1;
-        let key = json::decode(&text[key]).ok_or(Malformed { at: start, too_deep: false })?;
+        let start = key.span.start - 1;
+        let key = cursor.decode(&key)?;
         cursor.expect(b':')?;
         let value = cursor.value()?;
         found.push(Member { key, span: start..value.end, value });

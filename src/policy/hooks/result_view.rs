@@ -122,7 +122,7 @@ impl ResultView {
 }
 
 impl State {
-    fn edits(&self, text: &str) -> Edits {
+    fn edits(&self, text: &str) -> Edits<'_> {
         let mut edits = Edits::default();
         let spans: Vec<Range<usize>> = self.items.iter().map(|item| item.span.clone()).collect();
         for cut in cuts(&spans, |at| self.items[at].is_removed) {

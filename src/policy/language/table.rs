@@ -81,6 +81,13 @@ pub const CONSTRUCTORS: &[Constructor] = &[
                 does not fit it.",
         record: &REWRITE_URI,
     },
+    Constructor {
+        name: "image_to_link",
+        yields: Yields::ResultRule,
+        about: "Takes large images and sounds out of results: the instance keeps them as files, and a link stands in their \
+                place, which `resources/read` answers for the same session while the instance lives.",
+        record: &IMAGE_TO_LINK,
+    },
 ];
 
 static BACKEND: Record = Record {
@@ -324,6 +331,25 @@ static REWRITE_URI: Record = Record {
             Kind::Texts,
             Default("{ \"resource_link\", \"resource\" }"),
             "Which kinds of items the rule is for.",
+        ),
+        TOOLS,
+    ],
+};
+
+static IMAGE_TO_LINK: Record = Record {
+    name: "ImageToLink",
+    fields: &[
+        field(
+            "when_bytes_over",
+            Kind::Whole(0, u32::MAX),
+            Default("262144"),
+            "Smaller ones stay as they are; in bytes, decoded.",
+        ),
+        field(
+            "content_types",
+            Kind::Texts,
+            Default("{ \"image\", \"audio\" }"),
+            "Which kinds of items the rule is for: \"image\", \"audio\".",
         ),
         TOOLS,
     ],

@@ -11,6 +11,7 @@ use memchr::{memchr, memchr_iter};
 
 use crate::policy::edits::Edits;
 use crate::policy::names::NameSet;
+use crate::policy::runs;
 
 /// Values of these headers are replaced wherever a text names them before a colon.
 #[derive(Debug)]
@@ -44,9 +45,9 @@ impl HeaderRule {
     pub fn redact(&self, text: &str) -> Option<String> {
         let mut edits = Edits::default();
         let mut done = 0;
-        for colon in memchr_iter(b':', text.as_bytes()) {
+        runs::each_colon(text.as_bytes(), |colon| {
             if colon < done {
-                continue;
+                return;
             }
             if let Some(name) = self.name_before(text, colon) {
                 let value = value_after(text, colon, &name);
@@ -55,7 +56,7 @@ impl HeaderRule {
                     edits.replace(value, self.replace_with.as_str());
                 }
             }
-        }
+        });
         edits.apply(text).ok().flatten()
     }
 
@@ -63,20 +64,26 @@ impl HeaderRule {
         /// Marks and spaces between a name and its colon.
         const MARKS_MAX: usize = 16;
         let bytes = text.as_bytes();
-        let is_mark = |byte: &u8| matches!(byte, b' ' | b'\t' | b'"' | b'\'' | b'`' | b'*' | b'\\');
-        let marks = bytes[..colon].iter().rev().take(MARKS_MAX).take_while(|byte| is_mark(byte)).count();
-        let end = colon - marks;
-        let last = *bytes[..end].last()?;
-        if !self.last_bytes[usize::from(last)] {
+        let mut end = colon;
+        while end > colon.saturating_sub(MARKS_MAX) && is_mark(bytes[end - 1]) {
+            end -= 1;
+        }
+        if !self.last_bytes[usize::from(*bytes[..end].last()?)] {
             return None;
         }
-        let length = bytes[..end].iter().rev().take_while(|byte| is_name_byte(**byte)).count();
-        let start = end - length;
+        let mut start = end;
+        while start > 0 && is_name_byte(bytes[start - 1]) {
+            start -= 1;
+        }
         let name = text.get(start..end).filter(|name| self.names.contains(name))?;
         let is_key = bytes[end..colon].iter().any(|byte| matches!(byte, b'"' | b'\'' | b'`'));
         let opener = bytes[..start].last().copied().filter(|byte| matches!(byte, b'"' | b'\'' | b'`'));
         Some(Name { text: name, opened_by: opener.filter(|_| !is_key), is_key })
     }
+}
+
+fn is_mark(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'"' | b'\'' | b'`' | b'*' | b'\\')
 }
 
 fn is_name_byte(byte: u8) -> bool {

@@ -17,7 +17,7 @@ const REREAD_MAX: usize = 8;
 ///
 /// An object that breaks off, because the server cut its output, is redacted as far as it goes.
 pub(super) fn redact(rules: &RuleSet, text: &str, inside_texts: usize) -> Option<String> {
-    if inside_texts > TEXTS_MAX || !rules.parses_json_text() {
+    if inside_texts > TEXTS_MAX || !rules.parses_json_text {
         return None;
     }
     let mut edits = Edits::default();

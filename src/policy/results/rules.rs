@@ -5,6 +5,7 @@ use std::sync::Arc;
 use regex::Regex;
 
 use super::headers::HeaderRule;
+use super::media::{Media, MediaKind};
 use crate::policy::names::NameSet;
 
 #[derive(Clone, Debug)]
@@ -14,6 +15,7 @@ pub(in crate::policy) enum Rule {
     Pattern(Arc<PatternRule>),
     Limit(Arc<LimitRule>),
     Uri(Arc<UriRule>),
+    Media(Arc<MediaRule>),
 }
 
 /// Values of members with these keys, at any depth, and of `{"name": key, "value": …}` pairs.
@@ -48,6 +50,15 @@ pub(in crate::policy) struct UriRule {
     pub content_types: ContentTypes,
 }
 
+/// Images and sounds in content items that are kept elsewhere, with a link in their place.
+#[derive(Debug)]
+pub(in crate::policy) struct MediaRule {
+    /// Bytes when decoded.
+    pub when_bytes_over: u64,
+    pub images: bool,
+    pub audio: bool,
+}
+
 /// What becomes of an item whose URI no rule's prefix fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::policy) enum Otherwise {
@@ -67,7 +78,10 @@ pub(in crate::policy) struct ContentTypes {
 pub(super) struct RuleSet {
     pub keys: Vec<Arc<KeyRule>>,
     pub uris: Vec<Arc<UriRule>>,
+    pub media: Vec<Arc<MediaRule>>,
     pub texts: Vec<TextRule>,
+    /// Whether one of the key rules asks for JSON inside texts.
+    pub parses_json_text: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -79,7 +93,7 @@ pub(super) enum TextRule {
 
 impl RuleSet {
     pub fn is_empty(&self) -> bool {
-        self.keys.is_empty() && self.uris.is_empty() && self.texts.is_empty()
+        self.keys.is_empty() && self.uris.is_empty() && self.media.is_empty() && self.texts.is_empty()
     }
 
     /// The first rule that redacts members of this name; in JSON that was found inside a text, only rules that ask for
@@ -88,8 +102,10 @@ impl RuleSet {
         self.keys.iter().find(|rule| (rule.parses_json_text || !is_inside_text) && rule.keys.contains(key))
     }
 
-    pub fn parses_json_text(&self) -> bool {
-        self.keys.iter().any(|rule| rule.parses_json_text)
+    /// Whether any rule could change a text. Neither a header nor a member of an object is written without a colon.
+    pub fn looks_at_texts(&self, has_no_colon: bool, is_inside_text: bool) -> bool {
+        let looks = |rule: &TextRule| !has_no_colon || !matches!(rule, TextRule::Headers(_));
+        (self.parses_json_text && !has_no_colon) || (!is_inside_text && self.texts.iter().any(looks))
     }
 }
 
@@ -98,14 +114,31 @@ impl FromIterator<Rule> for RuleSet {
         let mut set = Self::default();
         for rule in rules {
             match rule {
-                Rule::Keys(rule) => set.keys.push(rule),
+                Rule::Keys(rule) => {
+                    set.parses_json_text |= rule.parses_json_text;
+                    set.keys.push(rule);
+                }
                 Rule::Uri(rule) => set.uris.push(rule),
+                Rule::Media(rule) => set.media.push(rule),
                 Rule::Headers(rule) => set.texts.push(TextRule::Headers(rule)),
                 Rule::Pattern(rule) => set.texts.push(TextRule::Pattern(rule)),
                 Rule::Limit(rule) => set.texts.push(TextRule::Limit(rule)),
             }
         }
         set
+    }
+}
+
+impl RuleSet {
+    /// Whether a rule wants what is that large to be kept elsewhere.
+    pub fn keeps(&self, media: &Media<'_>) -> bool {
+        self.media.iter().any(|rule| {
+            let is_meant = match media.kind {
+                MediaKind::Image => rule.images,
+                MediaKind::Audio => rule.audio,
+            };
+            is_meant && media.size > rule.when_bytes_over
+        })
     }
 }
 

@@ -1,22 +1,30 @@
 //! One pass over a payload: finds what the rules look at and collects the replacements.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
+use super::media::{Keep, Media, MediaKind};
 use super::rules::{ContentTypes, KeyRule, RuleSet, UriVerdict};
 use super::{PayloadKind, RuleFailure, inner, text};
 use crate::policy::edits::{Edits, Mark};
-use crate::policy::json::{self, Cursor, Malformed};
+use crate::policy::json::{self, Cursor, Malformed, RawString};
 
 /// Stands in for an item that a rule drops from a place where something must stand.
 const DROPPED_ITEM: &str = r#"{"type":"text","text":"[removed by policy]"}"#;
 
-pub(super) fn rewrite(rules: &RuleSet, payload: &str, kind: PayloadKind) -> Result<Option<String>, RuleFailure> {
+pub(super) fn rewrite(
+    rules: &RuleSet,
+    payload: &str,
+    kind: PayloadKind,
+    keep: &mut Keep<'_>,
+) -> Result<Option<String>, RuleFailure> {
     let area = match kind {
         PayloadKind::Result | PayloadKind::Params => Area::Protocol,
         PayloadKind::Error => Area::Data,
     };
     let mut walk = Walk::new(rules, Cursor::new(payload, 0), 0);
+    if kind == PayloadKind::Result && !rules.media.is_empty() {
+        walk.keep = Some(keep);
+    }
     walk.whole_value(area)?;
     if !walk.json.is_at_end() {
         return Err(RuleFailure::NotJson { at: walk.json.at });
@@ -42,22 +50,27 @@ enum Area {
 pub(super) struct Walk<'a> {
     rules: &'a RuleSet,
     pub json: Cursor<'a>,
-    pub edits: Edits,
+    pub edits: Edits<'a>,
     /// Members of the open objects that wait for a later member to say what they are.
     deferred: Vec<Deferred>,
     /// 0 in the payload itself; how many texts the JSON stands in, otherwise.
     inside_texts: usize,
+    /// Who keeps large images and sounds, where a rule asks for it.
+    keep: Option<&'a mut Keep<'a>>,
+    /// Where the member begins that is being read.
+    member_at: usize,
 }
 
+#[derive(Clone)]
 enum Deferred {
     /// The `value` of what may be a name and value pair.
     Value(Range<usize>),
-    /// A `data` string, which is text unless the item is an image or sound. Without quotes.
-    Data(Range<usize>),
-    /// A `uri` string of this object. Without quotes.
-    Uri(Range<usize>),
-    /// A `uri` string of this object's `resource`. Without quotes.
-    ResourceUri(Range<usize>),
+    /// A `data` string, which is text unless the item is an image or sound.
+    Data(RawString),
+    /// A `uri` string of this object.
+    Uri(RawString),
+    /// A `uri` string of this object's `resource`.
+    ResourceUri(RawString),
 }
 
 /// What is known about an open object.
@@ -66,8 +79,21 @@ struct Seen<'a> {
     /// The rule for the key that a `name` member spells.
     named: Option<&'a KeyRule>,
     types: ContentTypes,
-    is_media: bool,
+    media: Option<MediaKind>,
     is_other: bool,
+    item: Item,
+}
+
+/// The members of an image or sound that matter to its being kept.
+#[derive(Default)]
+struct Item {
+    /// Its value.
+    kind: Option<Range<usize>>,
+    /// Where the member begins, and its value.
+    data: Option<(usize, RawString)>,
+    mime_type: Option<RawString>,
+    /// It has members twice or members of a link, so that it cannot become one in its place.
+    is_odd: bool,
 }
 
 /// Whether a rule wants the value just read to be dropped; its container decides how.
@@ -79,7 +105,7 @@ enum Fate {
 
 impl<'a> Walk<'a> {
     fn new(rules: &'a RuleSet, json: Cursor<'a>, inside_texts: usize) -> Self {
-        Self { rules, json, edits: Edits::default(), deferred: Vec::new(), inside_texts }
+        Self { rules, json, edits: Edits::default(), deferred: Vec::new(), inside_texts, keep: None, member_at: 0 }
     }
 
     /// Reads a value that starts in the middle of a text. What was found before a fault stays in `edits`.
@@ -107,8 +133,8 @@ impl<'a> Walk<'a> {
             Some(b'{') => return self.object(area, false),
             Some(b'[') => self.array(area)?,
             Some(b'"') => {
-                let span = self.json.string()?;
-                self.text(span, text::Place::Anywhere)?;
+                let raw = self.json.string()?;
+                self.text(&raw, text::Place::Anywhere)?;
             }
             _ => {
                 self.json.scalar()?;
@@ -140,19 +166,26 @@ impl<'a> Walk<'a> {
 
     /// `lends_uris`: the object is the `resource` of another, whose `type` decides about its URIs.
     fn object(&mut self, area: Area, lends_uris: bool) -> Result<Fate, Malformed> {
-        let before = (self.deferred.len(), self.edits.mark());
+        let (start, mark) = (self.json.at, self.edits.mark());
+        let before = (self.deferred.len(), mark);
         let mut seen = Seen::default();
         let outcome = self.members(area, &mut seen);
         // After a fault too: of a text that breaks off, what was seen is redacted all the same.
         let fate = self.settle(before, &seen, lends_uris)?;
-        outcome.map(|()| fate)
+        outcome?;
+        if self.keep.is_some() {
+            self.keep_media(start..self.json.end_before_space(), mark, &seen)?;
+        }
+        Ok(fate)
     }
 
     fn members(&mut self, area: Area, seen: &mut Seen<'a>) -> Result<(), Malformed> {
         let mut more = self.json.open(b'{', b'}')?;
         while more {
-            let span = self.json.string()?;
-            let key = self.decode(span)?;
+            self.member_at = self.json.at;
+            let key = self.json.string()?;
+            let key = self.json.decode(&key)?;
+            seen.item.is_odd |= matches!(&*key, "uri" | "name" | "size");
             self.json.expect(b':')?;
             match self.rules.key_rule(&key, self.inside_texts > 0) {
                 Some(rule) => self.redact_value(rule)?,
@@ -164,7 +197,7 @@ impl<'a> Walk<'a> {
     }
 
     /// `true`, `false` and `null` tell nothing and stay.
-    fn redact_value(&mut self, rule: &KeyRule) -> Result<(), Malformed> {
+    fn redact_value(&mut self, rule: &'a KeyRule) -> Result<(), Malformed> {
         let start = self.json.at;
         let Ok(span) = self.json.value() else {
             // Only JSON in a text may break off; there the rest of it goes.
@@ -180,9 +213,10 @@ impl<'a> Walk<'a> {
     fn member(&mut self, area: Area, key: &str, seen: &mut Seen<'a>) -> Result<(), Malformed> {
         if !self.rules.keys.is_empty() {
             if key.eq_ignore_ascii_case("name") && self.json.peek() == Some(b'"') {
-                let name = self.json.clone().string()?;
-                let name = self.decode(name)?;
+                let raw = self.json.string()?;
+                let name = self.json.decode(&raw)?;
                 seen.named = seen.named.or(self.rules.key_rule(&name, self.inside_texts > 0).map(|rule| &**rule));
+                return self.text(&raw, text::Place::Anywhere);
             } else if key.eq_ignore_ascii_case("value") {
                 return self.deferred_value(area);
             }
@@ -207,27 +241,34 @@ impl<'a> Walk<'a> {
         let is_string = self.json.peek() == Some(b'"');
         match key {
             "type" if is_string => {
-                let span = self.json.string()?;
-                seen.note_type(&self.decode(span)?);
+                let raw = self.json.string()?;
+                seen.note_type(&self.json.decode(&raw)?);
+                seen.item.is_odd |= seen.item.kind.replace(raw.with_quotes()).is_some();
+            }
+            "mimeType" if is_string => {
+                let raw = self.json.string()?;
+                seen.item.is_odd |= seen.item.mime_type.replace(raw).is_some();
             }
             // Words of the protocol, tokens that are sent back to the server, and bytes in base64: never text.
-            "mimeType" | "role" | "level" | "method" | "resultType" | "progressToken" | "requestId" | "taskId"
-            | "nextCursor" | "blob"
+            "role" | "level" | "method" | "resultType" | "progressToken" | "requestId" | "taskId" | "nextCursor"
+            | "blob"
                 if is_string =>
             {
                 self.json.string()?;
             }
             "data" if is_string => {
-                let span = self.json.string()?;
-                self.deferred.push(Deferred::Data(span));
+                let member_at = self.member_at;
+                let raw = self.json.string()?;
+                seen.item.is_odd |= seen.item.data.replace((member_at, raw.clone())).is_some();
+                self.deferred.push(Deferred::Data(raw));
             }
             "uri" if is_string => {
-                let span = self.json.string()?;
-                self.deferred.push(Deferred::Uri(span));
+                let raw = self.json.string()?;
+                self.deferred.push(Deferred::Uri(raw));
             }
             "text" if is_string => {
-                let span = self.json.string()?;
-                self.text(span, text::Place::Item)?;
+                let raw = self.json.string()?;
+                self.text(&raw, text::Place::Item)?;
             }
             "resource" if self.json.peek() == Some(b'{') => {
                 self.object(Area::Protocol, true)?;
@@ -249,8 +290,9 @@ impl<'a> Walk<'a> {
         if self.deferred.len() == deferred_before {
             return Ok(fate);
         }
-        for deferred in self.deferred.split_off(deferred_before) {
-            match deferred {
+        let deferred_until = self.deferred.len();
+        for at in deferred_before..deferred_until {
+            match self.deferred[at].clone() {
                 Deferred::Value(span) => {
                     if let Some(rule) = seen
                         .named
@@ -259,70 +301,86 @@ impl<'a> Walk<'a> {
                         self.edits.replace_whole(mark, span, rule.replacement.as_str());
                     }
                 }
-                Deferred::Data(span) => {
-                    if !seen.is_media || seen.is_other {
-                        self.text(span, text::Place::Anywhere)?;
+                Deferred::Data(raw) => {
+                    if seen.media.is_none() || seen.is_other {
+                        self.text(&raw, text::Place::Anywhere)?;
                     }
                 }
-                Deferred::Uri(span) if lends_uris => self.deferred.push(Deferred::ResourceUri(span)),
-                Deferred::Uri(span) => {
+                Deferred::Uri(raw) if lends_uris => self.deferred.push(Deferred::ResourceUri(raw)),
+                Deferred::Uri(raw) => {
                     let item = ContentTypes { resource: false, ..seen.types };
-                    self.uri(span, item, &mut fate)?;
+                    self.uri(&raw, item, &mut fate)?;
                 }
-                Deferred::ResourceUri(span) => {
+                Deferred::ResourceUri(raw) => {
                     let item = ContentTypes { resource_link: false, ..seen.types };
-                    self.uri(span, item, &mut fate)?;
+                    self.uri(&raw, item, &mut fate)?;
                 }
             }
         }
+        self.deferred.drain(deferred_before..deferred_until);
         Ok(fate)
     }
 
-    fn uri(&mut self, span: Range<usize>, item: ContentTypes, fate: &mut Fate) -> Result<(), Malformed> {
-        let uri = self.decode(span.clone())?;
-        match self.rules.judge_uri(&uri, item) {
-            UriVerdict::Keep => return self.text(span, text::Place::Anywhere),
-            UriVerdict::Drop => *fate = Fate::Dropped,
-            UriVerdict::Rewrite(rewritten) => {
-                let rewritten = text::rewrite(self.rules, &rewritten, text::Place::Anywhere).unwrap_or(rewritten);
-                self.edits.replace(with_quotes(span), json::quote(&rewritten));
+    /// An image or sound that a rule finds too large becomes a link, or words where it cannot be kept.
+    fn keep_media(&mut self, object: Range<usize>, mark: Mark, seen: &Seen<'a>) -> Result<(), Malformed> {
+        let Item { kind: Some(type_at), data: Some((member_at, data)), mime_type, is_odd } = &seen.item else {
+            return Ok(());
+        };
+        let Some(kind) = seen.media.filter(|_| !seen.is_other) else { return Ok(()) };
+        let mime_type = mime_type.as_ref().map(|raw| self.json.decode(raw)).transpose()?;
+        let media = Media::new(kind, mime_type.unwrap_or("application/octet-stream".into()), self.json.decode(data)?);
+        if !self.rules.keeps(&media) {
+            return Ok(());
+        }
+        match self.keep.as_mut().and_then(|keep| keep(&media)) {
+            None => self.edits.replace_whole(mark, object, media.not_kept_item()),
+            Some(link) if *is_odd => self.edits.replace_whole(mark, object, media.link_item(&link)),
+            Some(link) => {
+                self.edits.replace(type_at.clone(), r#""resource_link""#);
+                self.edits.replace(*member_at..data.with_quotes().end, media.link_members(&link));
             }
         }
         Ok(())
     }
 
-    fn text(&mut self, span: Range<usize>, place: text::Place) -> Result<(), Malformed> {
-        if self.rules.texts.is_empty() && !self.rules.parses_json_text() {
+    fn uri(&mut self, raw: &RawString, item: ContentTypes, fate: &mut Fate) -> Result<(), Malformed> {
+        let uri = self.json.decode(raw)?;
+        match self.rules.judge_uri(&uri, item) {
+            UriVerdict::Keep => return self.text(raw, text::Place::Anywhere),
+            UriVerdict::Drop => *fate = Fate::Dropped,
+            UriVerdict::Rewrite(rewritten) => {
+                let rewritten = text::rewrite(self.rules, &rewritten, text::Place::Anywhere).unwrap_or(rewritten);
+                self.edits.replace(raw.with_quotes(), json::quote(&rewritten));
+            }
+        }
+        Ok(())
+    }
+
+    fn text(&mut self, raw: &RawString, place: text::Place) -> Result<(), Malformed> {
+        if !self.rules.looks_at_texts(raw.has_no_colon(), self.inside_texts > 0) {
             return Ok(());
         }
-        let decoded = self.decode(span.clone())?;
+        let decoded = self.json.decode(raw)?;
         let rewritten = match self.inside_texts {
             0 => text::rewrite(self.rules, &decoded, place),
             depth => inner::redact(self.rules, &decoded, depth + 1),
         };
         if let Some(rewritten) = rewritten {
-            self.edits.replace(with_quotes(span), json::quote(&rewritten));
+            self.edits.replace(raw.with_quotes(), json::quote(&rewritten));
         }
         Ok(())
-    }
-
-    fn decode(&self, span: Range<usize>) -> Result<Cow<'a, str>, Malformed> {
-        json::decode(&self.json.text()[span.clone()]).ok_or(Malformed { at: span.start, too_deep: false })
     }
 }
 
 impl Seen<'_> {
     fn note_type(&mut self, word: &str) {
         match word {
-            "image" | "audio" => self.is_media = true,
+            "image" => self.media = Some(MediaKind::Image),
+            "audio" => self.media = Some(MediaKind::Audio),
             "resource_link" => self.types.resource_link = true,
             "resource" => self.types.resource = true,
             _ => {}
         }
         self.is_other |= !matches!(word, "image" | "audio");
     }
-}
-
-fn with_quotes(span: Range<usize>) -> Range<usize> {
-    span.start - 1..span.end + 1
 }

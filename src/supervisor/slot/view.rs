@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::{Cleanup, OverLimit, Slot, Unproved};
 use crate::core::generation::Generation;
 use crate::core::lifecycle::PublicState;
+use crate::ownership::kept_files::Usage;
 use crate::ownership::{Owner, ProcessId, Survivor};
 use crate::supervisor::start::{Limits, StartFailure};
 
@@ -38,6 +39,8 @@ pub struct SlotView {
     pub last_failure: Option<Arc<StartFailure>>,
     /// Tools of the running server whose definition is not the catalog's.
     pub drifted: Arc<BTreeSet<String>>,
+    /// What was taken out of the running generation's results.
+    pub kept: Option<Usage>,
     pub dropped: Vec<(&'static str, u64)>,
     /// Calls that were given up and that the server still works on.
     pub given_up: usize,
@@ -66,6 +69,7 @@ impl Slot {
             is_set_aside: state.is_set_aside,
             last_failure: state.last_failure.clone(),
             drifted: state.live.as_ref().map(|live| live.drifted.clone()).unwrap_or_default(),
+            kept: state.live.as_ref().map(|live| live.kept.usage()),
             given_up: state.live.as_ref().map_or(0, |live| live.link.given_up()),
             dropped: state.live.as_ref().map(|live| live.link.counts().to_vec()).unwrap_or_default(),
         }

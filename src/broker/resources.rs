@@ -1,0 +1,176 @@
+//! Resources that the broker makes itself: large images of results, kept as files of the generation that made them.
+//!
+//! They are found by whoever shares the instance, for as long as that generation lives. To ask for them makes no slot,
+//! starts nothing and refreshes no idle clock (invariant 1). What a server offers as its own resources is no part of
+//! this.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::Broker;
+use crate::core::generation::Generation;
+use crate::ownership::{KeptFile, KeptFiles};
+use crate::policy::{Link, Media, MediaKind};
+use crate::protocol::error::RpcError;
+use crate::protocol::version::Era;
+use crate::supervisor::{InstanceKey, Slot};
+
+/// What `lazy-mcp` stands before in the addresses of what is kept: `lazy-mcp://BACKEND/INSTANCE/GENERATION/KEY`.
+const SCHEME: &str = "lazy-mcp";
+/// Bytes read at once; a multiple of three, so that pieces of base64 can be joined.
+const CHUNK: usize = 48 * 1024;
+/// How long a modern client may keep what it read, in milliseconds: what is behind an address never changes.
+const READ_TTL_MS: u64 = 300_000;
+/// The list is another one after each call.
+const LIST_TTL_MS: u64 = 0;
+
+/// Where a call keeps what its result is too small for: the files of the generation that answers it.
+#[derive(Clone, Debug)]
+pub(super) struct Shelf {
+    files: Arc<KeptFiles>,
+    /// Of the addresses of these files.
+    prefix: String,
+    /// For the log.
+    slot: String,
+}
+
+impl Shelf {
+    /// `None` when that generation is gone.
+    pub fn of_generation(slot: &Slot, generation: Generation) -> Option<Self> {
+        Self::of_slot(slot, |live| live == generation)
+    }
+
+    /// Of the generation that lives.
+    fn of_live(slot: &Slot) -> Option<Self> {
+        Self::of_slot(slot, |_| true)
+    }
+
+    fn of_slot(slot: &Slot, is_meant: impl Fn(Generation) -> bool) -> Option<Self> {
+        let (generation, files) = slot.kept_files().filter(|(live, _)| is_meant(*live))?;
+        let prefix = format!("{SCHEME}://{}/{}/{}/", slot.key.backend, slot.id, generation.number());
+        Some(Self { files, prefix, slot: slot.to_string() })
+    }
+
+    /// Blocks on the file system. What cannot be kept is logged.
+    pub fn keep(&self, media: &Media<'_>) -> Option<Link> {
+        let kind = match media.kind {
+            MediaKind::Image => "image",
+            MediaKind::Audio => "audio",
+        };
+        match self.files.keep(kind, shown_type(&media.mime_type), media.size, |file| media.write_to(file)) {
+            Ok(file) => Some(Link { uri: format!("{}{}", self.prefix, file.key), name: file.name }),
+            Err(error) => {
+                tracing::warn!(slot = self.slot, kind, size = media.size, %error, "failed to take it out of a result");
+                None
+            }
+        }
+    }
+
+    fn list(&self) -> Vec<Value> {
+        let entry = |file: KeptFile| {
+            let uri = format!("{}{}", self.prefix, file.key);
+            json!({"uri": uri, "name": file.name, "mimeType": file.mime_type, "size": file.size})
+        };
+        self.files.list().into_iter().map(entry).collect()
+    }
+
+    /// The `contents` of an address.
+    fn read(&self, uri: &str) -> Option<String> {
+        match self.files.open(uri.strip_prefix(&self.prefix)?)?.and_then(|(file, from)| contents(uri, &file, from)) {
+            Ok(contents) => Some(contents),
+            Err(error) => {
+                tracing::warn!(slot = self.slot, %error, "failed to read what was kept");
+                None
+            }
+        }
+    }
+}
+
+fn contents(uri: &str, file: &KeptFile, mut from: File) -> io::Result<String> {
+    let mut contents =
+        format!(r#"[{{"uri":{},"mimeType":{},"blob":""#, Value::from(uri), Value::from(file.mime_type.as_str()));
+    contents.reserve_exact(usize::try_from(file.size).unwrap_or_default().div_ceil(3) * 4 + 3);
+    let (mut piece, mut read) = (Vec::with_capacity(CHUNK), 0);
+    while { &mut from }.take(CHUNK as u64).read_to_end(&mut piece)? > 0 {
+        read += piece.len() as u64;
+        STANDARD.encode_string(&piece, &mut contents);
+        piece.clear();
+    }
+    contents.push_str("\"}]");
+    if read == file.size { Ok(contents) } else { Err(io::Error::other("a file has another size than was written")) }
+}
+
+/// Words of a server that are repeated to clients, if they can be a media type.
+fn shown_type(mime_type: &str) -> &str {
+    const BYTES_MAX: usize = 100;
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/+-._;= ".contains(&byte);
+    let is_type = mime_type.len() <= BYTES_MAX && mime_type.contains('/') && mime_type.bytes().all(is_plain);
+    if is_type { mime_type } else { "application/octet-stream" }
+}
+
+impl Broker {
+    /// The answer to `resources/list`, from behind the id on.
+    pub async fn list_resources(&self, key: &InstanceKey, era: Era) -> Bytes {
+        let list = self.on_shelf(key, |shelf| Some(shelf.list())).await.unwrap_or_default();
+        answer(&format!(r#""resources":{}"#, Value::from(list)), LIST_TTL_MS, era)
+    }
+
+    /// The answer to `resources/templates/list`, from behind the id on.
+    pub fn list_resource_templates(&self, era: Era) -> Bytes {
+        answer(r#""resourceTemplates":[]"#, READ_TTL_MS, era)
+    }
+
+    /// The answer to `resources/read`, from behind the id on.
+    ///
+    /// # Errors
+    /// An address that was never given out to this scope, or not by a generation that lives.
+    pub async fn read_resource(&self, key: &InstanceKey, uri: &str, era: Era) -> Result<Bytes, RpcError> {
+        let asked = uri.to_owned();
+        match self.on_shelf(key, move |shelf| shelf.read(&asked)).await {
+            Some(contents) => Ok(answer(&format!(r#""contents":{contents}"#), READ_TTL_MS, era)),
+            None => Err(RpcError::resource_not_found(uri, era)),
+        }
+    }
+
+    /// Looks at what is kept for a scope, off the runtime's threads.
+    async fn on_shelf<T: Send + 'static>(
+        &self,
+        key: &InstanceKey,
+        look: impl FnOnce(Shelf) -> Option<T> + Send + 'static,
+    ) -> Option<T> {
+        let shelf = Shelf::of_live(&*self.supervisor.find(key)?)?;
+        tokio::task::spawn_blocking(move || look(shelf)).await.ok()?
+    }
+}
+
+/// What is kept belongs to a scope, so no cache may share it.
+fn answer(members: &str, ttl_ms: u64, era: Era) -> Bytes {
+    match era {
+        Era::Legacy => format!(r#","result":{{{members}}}}}"#),
+        Era::Modern => {
+            format!(r#","result":{{"resultType":"complete",{members},"ttlMs":{ttl_ms},"cacheScope":"private"}}}}"#)
+        }
+    }
+    .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_looks_like_a_type_is_repeated() {
+        for good in ["image/png", "image/svg+xml", "audio/ogg; codecs=opus"] {
+            assert_eq!(shown_type(good), good);
+        }
+        for bad in ["", "png", "image/\"png\"", "image/png\n", &format!("a/{}", "b".repeat(100)), "image/é"] {
+            assert_eq!(shown_type(bad), "application/octet-stream");
+        }
+    }
+}
