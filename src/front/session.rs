@@ -139,7 +139,7 @@ impl Sessions {
         remembered
     }
 
-    /// Ends the sessions of backends that are not served any more, as [`end`](Self::end) does each, and returns them.
+    /// Ends the sessions of backends that are not served any more, as `end` does each, and returns them.
     pub fn end_where(&self, is_gone: impl Fn(&str) -> bool) -> (Vec<(Arc<str>, u128)>, io::Result<()>) {
         let gone: Vec<_> = self.table().values().filter(|session| is_gone(&session.backend)).cloned().collect();
         let remembered = self.ended().add_all(gone.iter().map(|session| (session.id, self.forgettable(session))));
