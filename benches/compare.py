@@ -247,7 +247,7 @@ def main():
     text = pathlib.Path(args.shipped).read_text()
     base = pathlib.Path(args.shipped).resolve().parent
     port = free_port()
-    text = text.replace("[server]", f'[server]\nlisten = "127.0.0.1:{port}"\nstate_dir = "{bench.dir}/rest-state"', 1)
+    text = text.replace("\n[server]\n", f'\n[server]\nlisten = "127.0.0.1:{port}"\nstate_dir = "{bench.dir}/rest-state"\n', 1)
     text = text.replace('"../', f'"{base.parent}/')
     (bench.dir / "rest.toml").write_text(text)
     rest = bench.lazy(bench.dir / "rest.toml", port)
