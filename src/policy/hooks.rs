@@ -35,7 +35,7 @@ use mlua::{Function, Lua, Table};
 pub(super) use self::jobs::{CallJob, ResultJob, failed, judge_result_by_rules, scope_key};
 use self::machine::Machines;
 use self::pool::Ticket;
-pub(super) use self::pool::{ask, ask_blocking};
+pub(super) use self::pool::{THREADS_MAX, ask, ask_blocking};
 use self::result_view::ResultView;
 use self::views::CallView;
 use super::constructors::mention;

@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 pub use self::subject::{CallSeen, PayloadSeen, Subject};
 
 use self::machine::{Ended, TestFile};
+use super::hooks::THREADS_MAX;
 use crate::core::diagnostic::Diagnostic;
 
 /// What one test came to.
@@ -87,8 +88,11 @@ pub fn run_file(path: &Path, load: &LoadSubject<'_>, is_wanted: &dyn Fn(&str) ->
     let passed = || outcomes.iter().filter(|outcome| outcome.failure.is_none());
     // So that every policy of the file has answered every question before.
     passed().for_each(|outcome| drop(file.run(&outcome.name, &warm)));
-    for outcome in outcomes.iter_mut().filter(|outcome| outcome.failure.is_none()) {
-        outcome.failure = file.difference(outcome, &file.run(&outcome.name, &warm));
+    // One more than there are threads for hooks: each has a machine of its own, and some machine is asked again then.
+    for _ in 0..=THREADS_MAX {
+        for outcome in outcomes.iter_mut().filter(|outcome| outcome.failure.is_none()) {
+            outcome.failure = file.difference(outcome, &file.run(&outcome.name, &warm));
+        }
     }
     outcomes
 }

@@ -21,7 +21,7 @@ use crate::policy::load::STACK_BYTES;
 use crate::policy::sandbox::Watch;
 
 /// Hooks take microseconds; their isolation is what the threads are for.
-const THREADS_MAX: usize = 2;
+pub(in crate::policy) const THREADS_MAX: usize = 2;
 /// Jobs that may wait for a thread.
 const QUEUE_MAX: usize = 256;
 /// How long a job may wait for a thread: several times what a queue full of runaways takes.
