@@ -135,3 +135,19 @@ fn the_command_prints_the_history() {
     assert_eq!(json.stdout.lines().count(), 3);
     broker.finish();
 }
+
+#[test]
+fn a_start_that_outlives_its_callers_and_fails_is_told_all_the_same() {
+    let slow = Backend::singleton("fixture").flags("--start-delay-ms 20000").start_seconds(2).queue(8, 1);
+    let broker = Setup::new().backend(slow).start();
+    let session = Session::new(&broker, "fixture");
+    // It would not wait any longer, and the start goes on.
+    assert_eq!(session.call("pid", &json!({})).refusal(), "start_timeout");
+    let failed = support::wait::until("the start to run out of its own time", SOON, || {
+        history(&broker).into_iter().find(|event| event["event"] == "start_failed")
+    });
+    assert_eq!(failed["kind"], "timed_out");
+    let failure = &broker.backend_status("fixture")["instances"][0]["last_failure"];
+    assert_eq!(failure["cause"], "no answer to `initialize` within 2 s");
+    broker.finish();
+}

@@ -431,18 +431,19 @@ impl Slot {
             let mut effects = std::mem::take(&mut state.effects);
             let now = self.now();
             state.core.step(now, event, &state.plan.limits, &mut effects);
+            // Also when nobody waits any more: whoever comes next is told why.
+            let has_stopped_starting =
+                (before, state.core.public_state()) == (PublicState::Starting, PublicState::Stopping);
+            if event == Event::Wake && has_stopped_starting {
+                self.start_ran_out(state);
+            }
             for effect in effects.drain(..) {
                 let (id, answer) = match effect {
                     Effect::Grant(id, generation) => (id, self.granted(state, id, generation, &mut answers)),
                     Effect::Refuse(id, Refusal::QueueTimeout) if had_no_place => {
                         (id, Err(Refused::NoPlace(self.shared.floor.occupancy())))
                     }
-                    Effect::Refuse(id, refusal) => {
-                        if refusal == Refusal::StartTimeout {
-                            self.start_ran_out(state);
-                        }
-                        (id, Err(state.refused(refusal)))
-                    }
+                    Effect::Refuse(id, refusal) => (id, Err(state.refused(refusal))),
                     Effect::Admit => {
                         if self.shared.floor.ask(self) {
                             next = Some(Event::Admitted);
