@@ -16,7 +16,7 @@ use crate::core::diagnostic::suggestion;
 use crate::core::generation::Generation;
 use crate::events::{EventLog, What};
 use crate::link::{Caller, InFlight, Link, Loss, NotSent, Outcome};
-use crate::policy::{CallVerdict, DriftRule, Judged, PayloadKind, ResultRules, ResultVerdict, ToolPlan};
+use crate::policy::{CallVerdict, DriftRule, Judged, PayloadKind, ResultVerdict, ToolPlan};
 use crate::protocol::call::{Answer, CallRequest};
 use crate::protocol::error::{RpcError, shown};
 use crate::protocol::raw::{Pieces, members, replaced, span};
@@ -26,8 +26,6 @@ use crate::supervisor::{Acquired, Granted, InstanceKey, ScopeKey, Slot, Supervis
 
 /// A call that has been silent this long gets a sign of life, so that nobody between gives up on the connection.
 pub const QUIET_AFTER: Duration = Duration::from_secs(10);
-/// Results from this length on, in bytes, are rewritten off the runtime's threads.
-const REWRITE_ASIDE_LEN: usize = 128 * 1024;
 /// A generation can end between a grant and the write; the call then asks again. More often than this is no accident.
 const SENDS_MAX: usize = 3;
 
@@ -353,43 +351,30 @@ impl Call {
         if self.plan.results.is_empty() {
             return Ended::Now(Reply::Message(answer.reply(&id, None, era)));
         }
-        let keeps_from = self.plan.results.keeps_media_from();
-        let len = answer.payload().len();
-        // What may have to be written to a disk is not for the runtime's threads either.
-        let is_large = len >= REWRITE_ASIDE_LEN || keeps_from.is_some_and(|from| len as u64 >= from);
         let finish = self.finish();
-        if !is_large {
-            return Ended::Now(finish.finish(&answer, Hooked::default()));
+        if finish.is_aside(&answer) {
+            Ended::Aside(Later::new(finish.settle(answer, Hooked::default())))
+        } else {
+            Ended::Now(finish.finish(&answer, Hooked::default()))
         }
-        let backend = self.backend.name.clone();
-        let task = tokio::task::spawn_blocking(move || finish.finish(&answer, Hooked::default()));
-        // A task that panics has rewritten nothing.
-        let failed = move |_| Reply::Fault(Fault::policy_failed(&backend));
-        Ended::Aside(Later::new(async move { task.await.unwrap_or_else(failed) }))
     }
 
     /// The reply as `on_result` and then the rules leave it.
     fn judged_result(&self, answer: Answer) -> Later<Reply> {
         let facts = facts(&self.client, &self.request, self.arguments.as_deref().or(self.request.arguments()));
-        let mut hook_alone = (*self.plan).clone();
-        hook_alone.results = ResultRules::default();
-        let judging = hook_alone.judge_result(facts, answer.payload_bytes());
+        let asked = self.plan.ask_on_result(facts, answer.payload_bytes());
         let finish = self.finish();
         Later::new(async move {
-            let judged = judging.await;
-            let backend = finish.decider.backend.name.clone();
+            let judged = asked.await;
             let payload = match judged.verdict {
                 ResultVerdict::Pass { payload } => payload,
                 ResultVerdict::Withheld { reason } => {
                     finish.decider.tell(judged.rule, |decision| What::ResultWithheld { decision });
-                    return Reply::Fault(Fault::withheld(&backend, &reason));
+                    return Reply::Fault(Fault::withheld(&finish.decider.backend.name, &reason));
                 }
                 ResultVerdict::Failed(failure) => return withheld(&finish.decider, judged.rule, &failure),
             };
-            let hooked = Hooked { rule: judged.rule.filter(|_| payload.is_some()), payload };
-            let task = tokio::task::spawn_blocking(move || finish.finish(&answer, hooked));
-            // A task that panics has rewritten nothing.
-            task.await.unwrap_or_else(|_| Reply::Fault(Fault::policy_failed(&backend)))
+            finish.settle(answer, Hooked { payload, rule: judged.rule }).await
         })
     }
 

@@ -1,10 +1,13 @@
 //! What becomes of a server's answer before a client sees it: the policy's rules, what is too large for the answer, and
 //! the schema that it has to fit.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::call::Reply;
 use super::decisions::{Decider, withheld};
+use super::fault::Fault;
 use super::resources::Shelf;
 use super::structured;
 use crate::events::What;
@@ -12,7 +15,9 @@ use crate::policy::{Media, PayloadKind, ToolPlan};
 use crate::protocol::call::Answer;
 use crate::protocol::version::Era;
 use crate::snapshot::OutputSchema;
-use std::sync::Arc;
+
+/// Results from this length on, in bytes, are rewritten off the runtime's threads.
+const ASIDE_LEN: usize = 128 * 1024;
 
 /// The rules over one answer have this name in events; they have no lines of their own yet.
 const RULES: &str = "results";
@@ -38,6 +43,23 @@ pub(super) struct Hooked {
 }
 
 impl Finish {
+    /// Whether it is nothing for the runtime's threads: much to read, or something that may have to go to a disk.
+    pub fn is_aside(&self, answer: &Answer) -> bool {
+        let len = answer.payload().len();
+        len >= ASIDE_LEN || self.plan.results.keeps_media_from().is_some_and(|from| len as u64 >= from)
+    }
+
+    /// Finishes where that may be done. Cancelled, it is done in vain.
+    pub async fn settle(self, answer: Answer, hooked: Hooked) -> Reply {
+        if !self.is_aside(&answer) {
+            return self.finish(&answer, hooked);
+        }
+        let backend = self.decider.backend.name.clone();
+        let task = tokio::task::spawn_blocking(move || self.finish(&answer, hooked));
+        // A task that panics has rewritten nothing.
+        task.await.unwrap_or_else(|_| Reply::Fault(Fault::policy_failed(&backend)))
+    }
+
     /// Rules run after the hook, so that it cannot undo what they do; the schema is held against what is left then.
     /// May take a millisecond and write files.
     pub fn finish(&self, answer: &Answer, hooked: Hooked) -> Reply {

@@ -191,28 +191,39 @@ impl ToolPlan {
         judged.unwrap_or_else(|none| failed(&hook, hook.fault(none.to_string()), 0))
     }
 
-    /// Judges the raw `result` of a call, by `on_result` and then by the rules. `call` is the call as it was sent.
+    /// Asks `on_result` about the raw `result` of a call; `call` is the call as it was sent. The result rules are the
+    /// caller's to run over what is left.
     ///
-    /// Cancel safe, as [`Self::judge_call`]. Without a hook the rules run where it is first polled.
-    pub fn judge_result(
+    /// Cancel safe, as [`Self::judge_call`]. Without a hook it is ready at once and changes nothing.
+    pub fn ask_on_result(
         &self,
         call: Arc<CallFacts>,
         payload: Bytes,
     ) -> impl Future<Output = Judged<ResultVerdict>> + Send + 'static {
-        let plan = self.clone();
+        let hook = self.on_result.clone();
         async move {
-            let Some(hook) = plan.on_result.clone() else { return judge_result_by_rules(&plan.results, &payload) };
-            let job = ResultJob { results: plan.results, hook: hook.clone(), call, payload };
+            let Some(hook) = hook else { return Judged::by_rules(ResultVerdict::Pass { payload: None }, None) };
+            let job = ResultJob { hook: hook.clone(), call, payload };
             let judged = ask(move |machines, ticket| job.run(machines, ticket)).await;
             judged.unwrap_or_else(|none| failed(&hook, hook.fault(none.to_string()), 0))
         }
     }
 
-    /// The same for who has a thread to wait on.
+    /// What becomes of the raw `result` of a call, by `on_result` and then by the rules, for who has a thread to wait on.
+    /// Media that would be kept elsewhere are linked to nowhere.
     pub fn judge_result_blocking(&self, call: &Arc<CallFacts>, payload: Bytes) -> Judged<ResultVerdict> {
         let Some(hook) = self.on_result.clone() else { return judge_result_by_rules(&self.results, &payload) };
-        let job = ResultJob { results: self.results.clone(), hook: hook.clone(), call: call.clone(), payload };
-        let judged = ask_blocking(move |machines, ticket| job.run(machines, ticket));
-        judged.unwrap_or_else(|none| failed(&hook, hook.fault(none.to_string()), 0))
+        let job = ResultJob { hook: hook.clone(), call: call.clone(), payload: payload.clone() };
+        let asked = ask_blocking(move |machines, ticket| job.run(machines, ticket));
+        let asked = asked.unwrap_or_else(|none| failed(&hook, hook.fault(none.to_string()), 0));
+        let ResultVerdict::Pass { payload: hooked } = asked.verdict else { return asked };
+        let ruled = judge_result_by_rules(&self.results, hooked.as_deref().map_or(&payload[..], str::as_bytes));
+        let (verdict, rule) = match ruled.verdict {
+            ResultVerdict::Pass { payload } => {
+                (ResultVerdict::Pass { payload: payload.or(hooked) }, asked.rule.or(ruled.rule))
+            }
+            failed => (failed, ruled.rule),
+        };
+        Judged { verdict, steps: asked.steps, rule }
     }
 }

@@ -540,6 +540,6 @@ async fn futures_say_the_same() {
     assert_eq!(plan.judge_call(call(""), None).await, policy.judge_call_blocking(&call(""), None));
     let payload = Bytes::from_static(RESULT.as_bytes());
     let expected = policy.judge_result_blocking(&call(""), payload.clone());
-    assert_eq!(plan.judge_result(call(""), payload).await, expected);
+    assert_eq!(plan.ask_on_result(call(""), payload).await, expected);
     assert_eq!(policy.judge_scope(RequestFacts::default()).await.verdict, ScopeVerdict::NoKey);
 }

@@ -131,7 +131,6 @@ impl CallJob {
 
 /// A result on its way through `on_result`.
 pub(in crate::policy) struct ResultJob {
-    pub results: ResultRules,
     pub hook: Hook,
     pub call: Arc<CallFacts>,
     pub payload: Bytes,
@@ -147,25 +146,17 @@ impl ResultJob {
             let outcome = view.finish();
             answered.and_then(|()| outcome.map_err(|why| hook.fault(why)))
         });
-        // What follows is ours and linear in the size of the result.
-        ticket.hook_is_over();
         let steps = ticket.watch.steps();
         let at = hook.place().to_string();
-        let hooked = match outcome {
-            Err(fault) => return failed(hook, fault, steps),
+        match outcome {
+            Err(fault) => failed(hook, fault, steps),
             Ok(Outcome::Withhold(reason)) => {
-                return Judged { verdict: ResultVerdict::Withheld { reason }, steps, rule: Some(at) };
+                Judged { verdict: ResultVerdict::Withheld { reason }, steps, rule: Some(at) }
             }
-            Ok(Outcome::Pass(hooked)) => hooked,
-        };
-        let text = hooked.as_ref().map_or(&*self.payload, |hooked| hooked.as_bytes());
-        let judged = judge_result_by_rules(&self.results, text);
-        match (judged.verdict, hooked) {
-            (ResultVerdict::Pass { payload: None }, Some(hooked)) => {
-                Judged { verdict: ResultVerdict::Pass { payload: Some(hooked) }, steps, rule: Some(at) }
+            Ok(Outcome::Pass(payload)) => {
+                let rule = payload.is_some().then_some(at);
+                Judged { verdict: ResultVerdict::Pass { payload }, steps, rule }
             }
-            (verdict @ ResultVerdict::Pass { .. }, Some(_)) => Judged { verdict, steps, rule: Some(at) },
-            (verdict, _) => Judged { verdict, steps, rule: judged.rule },
         }
     }
 }

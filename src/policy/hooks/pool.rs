@@ -52,8 +52,6 @@ enum Stage {
     Waits,
     MakesMachine(Instant),
     Runs(Instant),
-    /// The hook has come back; what is left to do is ours and has its own bounds.
-    Over,
 }
 
 /// Why there is no answer.
@@ -137,10 +135,6 @@ impl Ticket {
         self.set(Stage::Runs(Instant::now()));
     }
 
-    pub fn hook_is_over(&self) {
-        self.set(Stage::Over);
-    }
-
     fn set(&self, stage: Stage) {
         *self.stage.lock().unwrap_or_else(PoisonError::into_inner) = stage;
     }
@@ -152,7 +146,7 @@ impl Ticket {
     /// How long the job may go on as it does; none once it is over its time.
     fn time_left(&self) -> Option<Duration> {
         match self.stage() {
-            Stage::Waits | Stage::Over => Some(RUN_MAX),
+            Stage::Waits => Some(RUN_MAX),
             Stage::MakesMachine(since) => MAKE_MAX.checked_sub(since.elapsed()),
             Stage::Runs(since) => RUN_MAX.checked_sub(since.elapsed()),
         }
@@ -161,7 +155,7 @@ impl Ticket {
     /// Whether it was told to stop and did not.
     fn hangs(&self) -> bool {
         match self.stage() {
-            Stage::Waits | Stage::Over => false,
+            Stage::Waits => false,
             Stage::MakesMachine(since) => since.elapsed() >= MAKE_MAX + STOP_GRACE,
             Stage::Runs(since) => since.elapsed() >= RUN_MAX + STOP_GRACE,
         }
