@@ -1,6 +1,6 @@
 //! Visits every interleaving of a small world around one slot, and checks the rules of `lifecycle/rules.rs` in each.
 //!
-//! Two callers by default, some 100,000 worlds a test in seconds; `LAZY_MCP_EXPLORE_CALLERS=3` visits three times as
+//! Two callers by default, some 200,000 worlds a test in seconds; `LAZY_MCP_EXPLORE_CALLERS=3` visits three times as
 //! many. `--nocapture` shows how many worlds and moves there were.
 //!
 //! What keeps the number small: worlds that differ only in when they are count as one. Reports of generations that are
@@ -52,7 +52,7 @@ fn scale(queue_len_max: usize, leases_max: u32, overdue: OverdueRule) -> Scale {
     };
     // One who leaves before the start is over, one who stays longer.
     let patience = [20, 50, 20, 50].into_iter().map(ms).cycle().take(callers).collect();
-    Scale { limits, patience, comes_again: false, stops: 1 }
+    Scale { limits, patience, comes_again: false, stops: 2 }
 }
 
 #[test]

@@ -18,6 +18,7 @@ pub struct Scale {
     pub patience: Vec<Duration>,
     /// A caller whose call is over comes again with another.
     pub comes_again: bool,
+    /// Stops, replacements and reinstatements together.
     pub stops: u8,
 }
 
@@ -158,15 +159,11 @@ impl World {
     }
 
     fn moves_of_operators(&self, scale: &Scale, out: &mut Vec<Move>) {
-        if self.stops < scale.stops && !self.retired {
-            out.push(Move::Stop);
+        if self.stops < scale.stops {
+            out.extend(if self.retired { &[Move::Reinstate][..] } else { &[Move::Stop, Move::Replace] });
         }
         if !self.retired {
             out.push(Move::Retire);
-        }
-        // The random walks alone: all of it beside everything else would be too many worlds.
-        if scale.comes_again {
-            out.push(if self.retired { Move::Reinstate } else { Move::Replace });
         }
         // At any other time these do nothing; the random walks see that.
         let state = self.slot.public_state();
@@ -244,12 +241,16 @@ impl World {
                 self.stops += 1;
                 self.tell(Event::Stop, scale)
             }
-            Move::Replace => self.tell(Event::Replace, scale),
+            Move::Replace => {
+                self.stops += 1;
+                self.tell(Event::Replace, scale)
+            }
             Move::Retire => {
                 self.retired = true;
                 self.tell(Event::Retire, scale)
             }
             Move::Reinstate => {
+                self.stops += 1;
                 self.retired = false;
                 self.tell(Event::Reinstate, scale)
             }
