@@ -393,6 +393,32 @@ fn a_result_shows_its_parts() {
 }
 
 #[test]
+fn an_item_is_judged_by_what_clients_show() {
+    let shown = |item: &str, holds: &str| {
+        let judged = judged_result(
+            &format!("local i = result.content[1] assert({holds})"),
+            &format!(r#"{{"content":[{item}]}}"#),
+        );
+        assert_eq!(judged.verdict, ResultVerdict::Pass { payload: None }, "{item}");
+    };
+    // A client shows the text of a text item, whatever else is in it.
+    shown(
+        r#"{"type":"text","text":"outer","resource":{"text":"inner","uri":"u"}}"#,
+        "i.text == 'outer' and i.uri == nil",
+    );
+    shown(r#"{"text":"outer","resource":{"text":"inner"}}"#, "i.text == 'outer' and i.type == nil");
+    shown(r#"{"type":"resource","text":"outer","resource":{"uri":"u"}}"#, "i.text == 'outer' and i.uri == 'u'");
+    shown(r#"{"type":"resource","text":"outer","resource":1}"#, "i.text == 'outer'");
+    for key in ["text", "uri", "mimeType", "data", "blob"] {
+        check_withheld(
+            "local text = result.content[1].text",
+            &format!(r#"{{"content":[{{"type":"resource","{key}":"outer","resource":{{"{key}":"inner"}}}}]}}"#),
+            &format!("an item has \"{key}\" beside that of its resource"),
+        );
+    }
+}
+
+#[test]
 fn changes_touch_what_they_name() {
     check_result("result.content[1]:set_text('new \"text\"')", r#""caf\u00e9 secret""#, r#""new \"text\"""#);
     check_result("result.content[1]:set_text('café secret')", r"caf\u00e9", "café");

@@ -6,7 +6,7 @@ use std::ops::Range;
 use mlua::userdata::{MetaMethod, UserDataFields, UserDataMethods};
 use mlua::{Lua, UserData, Value};
 
-use super::objects::members;
+use super::objects::{Member, members};
 use super::result_view::{BYTES_A_STEP, ResultView, only};
 use super::views::refuse_other_fields;
 use crate::policy::fields::{kind, text};
@@ -42,25 +42,31 @@ impl Item {
         Ok(item)
     }
 
+    /// What an embedded resource has counts for the item, and of other items nothing that is called one: a hook must
+    /// see what a client shows.
     fn take(&mut self, whole: &str, at: usize) -> Result<(), String> {
-        let malformed = |fault: Malformed| format!("the result is not JSON that can be judged, at byte {}", fault.at);
-        let found = members(whole, at).map_err(malformed)?;
-        let string = |key: &str| -> Result<Option<Range<usize>>, String> {
-            let value = only(&found, key)?.map(|member| member.value.clone());
-            let value = value.filter(|value| whole[value.clone()].starts_with('"'));
-            Ok(value.map(|value| value.start + 1..value.end - 1))
-        };
-        self.kind = self.kind.take().or(string("type")?);
-        self.name = self.name.take().or(string("name")?);
-        // What an embedded resource has of these counts for the item.
-        self.text = string("text")?.or(self.text.take());
-        self.uri = string("uri")?.or(self.uri.take());
-        self.mime_type = string("mimeType")?.or(self.mime_type.take());
-        self.data = string("data")?.or(string("blob")?).or(self.data.take());
-        match only(&found, "resource")?.filter(|member| whole[member.value.clone()].starts_with('{')) {
-            Some(resource) => self.take(whole, resource.value.start),
-            None => Ok(()),
+        let found = parts(whole, at)?;
+        self.kind = found.string("type")?;
+        self.name = found.string("name")?;
+        let is_resource = self.kind.clone().is_some_and(|kind| &whole[kind] == "resource");
+        let resource = if is_resource { found.object("resource")? } else { None };
+        let Some(resource) = resource else { return self.take_content(&found) };
+        let resource = parts(whole, resource)?;
+        for key in ["text", "uri", "mimeType", "data", "blob"] {
+            if found.string(key)?.is_some() && resource.string(key)?.is_some() {
+                return Err(format!("an item has \"{key}\" beside that of its resource, so it cannot be judged"));
+            }
         }
+        self.take_content(&found)?;
+        self.take_content(&resource)
+    }
+
+    fn take_content(&mut self, found: &Parts<'_>) -> Result<(), String> {
+        self.text = found.string("text")?.or(self.text.take());
+        self.uri = found.string("uri")?.or(self.uri.take());
+        self.mime_type = found.string("mimeType")?.or(self.mime_type.take());
+        self.data = found.string("data")?.or(found.string("blob")?).or(self.data.take());
+        Ok(())
     }
 
     /// Bytes that base64 data stands for.
@@ -68,6 +74,32 @@ impl Item {
         let data = payload.get(self.data.clone()?)?;
         let padding = data.iter().rev().take_while(|byte| **byte == b'=').count();
         Some((data.len() - padding) * 3 / 4)
+    }
+}
+
+/// Members of an object in a result.
+struct Parts<'a> {
+    whole: &'a str,
+    members: Vec<Member<'a>>,
+}
+
+fn parts(whole: &str, at: usize) -> Result<Parts<'_>, String> {
+    let malformed = |fault: Malformed| format!("the result is not JSON that can be judged, at byte {}", fault.at);
+    Ok(Parts { whole, members: members(whole, at).map_err(malformed)? })
+}
+
+impl Parts<'_> {
+    /// Without its quotes; `None` for what is no string.
+    fn string(&self, key: &str) -> Result<Option<Range<usize>>, String> {
+        let value = only(&self.members, key)?.map(|member| member.value.clone());
+        let value = value.filter(|value| self.whole[value.clone()].starts_with('"'));
+        Ok(value.map(|value| value.start + 1..value.end - 1))
+    }
+
+    /// Where it starts; `None` for what is no object.
+    fn object(&self, key: &str) -> Result<Option<usize>, String> {
+        let value = only(&self.members, key)?.map(|member| member.value.clone());
+        Ok(value.filter(|value| self.whole[value.clone()].starts_with('{')).map(|value| value.start))
     }
 }
 
