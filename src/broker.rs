@@ -14,6 +14,7 @@ mod reload;
 mod resources;
 mod status;
 mod structured;
+mod undecided;
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -27,6 +28,7 @@ pub use fault::Fault;
 pub use reload::{ReloadOptions, ReloadReport};
 pub use status::Readiness;
 
+use self::undecided::Undecided;
 use crate::events::EventLog;
 pub use crate::policy::RequestFacts;
 use crate::protocol::call::CallRequest;
@@ -43,6 +45,7 @@ pub struct Broker {
     pub started_at: SystemTime,
     pub readiness: Readiness,
     pub events: Arc<EventLog>,
+    undecided: Arc<Undecided>,
     reloads: Reloads,
 }
 
@@ -57,6 +60,7 @@ impl Broker {
             started_at: SystemTime::now(),
             readiness: Readiness::default(),
             events,
+            undecided: Arc::default(),
             reloads,
         }
     }
@@ -75,12 +79,14 @@ impl Broker {
     /// Begins a call. A tool that clients do not see is an error of the protocol; any other call that cannot begin is
     /// one that has ended already.
     pub fn call(&self, backend: &Arc<Backend>, client: Client, request: CallRequest) -> Result<Call, RpcError> {
-        Call::begin(&self.supervisor, &self.events, backend, client, request)
+        Call::begin(&self.supervisor, &self.events, &self.undecided, backend, client, request)
     }
 
     /// Cancels what a client has queued or running under its request id, or all of it. The number of calls found.
     pub fn cancel(&self, key: &InstanceKey, client: u128, id: Option<&str>, reason: &str) -> usize {
-        self.supervisor.find(key).map_or(0, |slot| slot.cancel(client, id, reason))
+        // First those that may be in the slot in a moment.
+        let undecided = self.undecided.cancel(client, id);
+        undecided + self.supervisor.find(key).map_or(0, |slot| slot.cancel(client, id, reason))
     }
 
     /// A session is over: its calls are cancelled, its instance is stopped and its slot forgotten once proved empty.

@@ -5,9 +5,11 @@ mod support;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::{Backend, Broker, Modern, Request, Session, Setup};
+use support::wait::until_true;
+use support::{Backend, Broker, Modern, Reply, Request, Session, Setup};
 
 const SECRET: &str = "hunter2";
+const LIMIT: Duration = Duration::from_secs(10);
 
 fn start(backend: Backend) -> Broker {
     Setup::new().known_port().backend(backend).start()
@@ -53,6 +55,44 @@ fn a_denied_call_starts_nothing() {
     check_told(&broker, "call_denied", "echo", "policies/fixture.lua:8");
     assert_eq!(session.call("echo", &json!({"text": "other"})).text(), "other");
     broker.finish();
+}
+
+/// The last call of a crowd is ended while it is still at its hook: it is told so, and nothing starts for it.
+#[track_caller]
+fn check_ended_at_its_hook(end: impl FnOnce(&Session)) {
+    let broker = start(Backend::session("fixture").policy(
+        "on_call = { echo = function(call)\nif call.arguments.text == 'last' then return end\nfor i = 1, 150000 do end\nreturn broker.deny('busy') end },",
+    ));
+    let (crowd, session) = (Session::new(&broker, "fixture"), Session::new(&broker, "fixture"));
+    let under_way = || broker.status()["totals"]["requests"].as_u64().expect("it is a number");
+    // They keep the policy threads busy for some tenths of a second, far below the 2 s that a call may wait for one.
+    let busy: Vec<_> =
+        (0..40).map(|_| crowd.http.send_aside(&crowd.call_request("echo", &json!({"text": "busy"})))).collect();
+    // Those that came and those that are answered already, which are counted first: no answered one counts twice.
+    let came = || busy.iter().filter(|call| call.is_finished()).count() as u64 + under_way();
+    until_true("the crowd to be at its hook", LIMIT, || came() >= 40);
+    let last = session.http.send_aside(&session.call_request("echo", &json!({"text": "last"})));
+    until_true("the last call to be there", LIMIT, || came() > 40);
+    end(&session);
+    let last = Reply::new(last.join().expect("the client does not panic"));
+    for call in busy {
+        assert_eq!(Reply::new(call.join().expect("the client does not panic")).refusal(), "denied");
+    }
+    assert_eq!((broker.starts("fixture"), is_sent(&broker, "echo")), (0, false));
+    assert_eq!(last.refusal(), "cancelled", "{}", last.raw);
+    broker.finish();
+}
+
+#[test]
+fn an_ended_session_starts_nothing_for_a_call_at_its_hook() {
+    check_ended_at_its_hook(|session| assert_eq!(session.delete().status, 204));
+}
+
+#[test]
+fn a_call_is_cancelled_at_its_hook() {
+    // The session's first request after `initialize` has the id 1.
+    let cancel = json!({"requestId": 1});
+    check_ended_at_its_hook(|session| assert_eq!(session.notify("notifications/cancelled", &cancel).status, 202));
 }
 
 #[test]

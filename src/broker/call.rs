@@ -12,6 +12,7 @@ use super::decisions::{Decider, Later, facts, withheld};
 use super::fault::Fault;
 use super::finish::{Finish, Hooked};
 use super::resources::Shelf;
+use super::undecided::{Asking, Undecided};
 use crate::core::diagnostic::suggestion;
 use crate::core::generation::Generation;
 use crate::events::{EventLog, What};
@@ -81,6 +82,7 @@ enum Phase {
     Judging {
         verdict: Later<Judged<CallVerdict>>,
         supervisor: Arc<Supervisor>,
+        asking: Asking,
     },
     Queued {
         waiter: Waiter,
@@ -111,6 +113,7 @@ impl Call {
     pub(super) fn begin(
         supervisor: &Arc<Supervisor>,
         events: &Arc<EventLog>,
+        undecided: &Arc<Undecided>,
         backend: &Arc<Backend>,
         client: Client,
         request: CallRequest,
@@ -138,7 +141,8 @@ impl Call {
         call.phase = if call.plan.has_on_call() {
             let facts = facts(&call.client, &call.request, call.request.arguments());
             let verdict = Later::new(call.plan.judge_call(facts, tool.schema.clone()));
-            Phase::Judging { verdict, supervisor: supervisor.clone() }
+            let asking = undecided.enter(call.client.key, call.request.id());
+            Phase::Judging { verdict, supervisor: supervisor.clone(), asking }
         } else {
             let judged = call.plan.judge_by_rules(call.request.arguments());
             call.carry_out(judged, supervisor)
@@ -176,6 +180,22 @@ impl Call {
         }
     }
 
+    /// The hook has answered. A call that was cancelled meanwhile goes nowhere.
+    fn decided(&mut self, judged: Judged<CallVerdict>) {
+        let cancelled = || Phase::ended(Reply::Fault(Fault::cancelled()));
+        let Phase::Judging { supervisor, asking, .. } = std::mem::replace(&mut self.phase, cancelled()) else { return };
+        if asking.is_cancelled() {
+            return;
+        }
+        self.phase = self.carry_out(judged, &supervisor);
+        // Whoever cancelled in this very moment has perhaps looked into the slot before the call was there.
+        if asking.is_cancelled()
+            && let Phase::Running { slot, link, generation, call } = std::mem::replace(&mut self.phase, cancelled())
+        {
+            slot.give_up(&link, generation, call.upstream_id, "cancelled by the client");
+        }
+    }
+
     fn decider(&self) -> Decider {
         let tool = self.request.tool.as_str().into();
         Decider { events: self.events.clone(), backend: self.backend.clone(), tool }
@@ -198,15 +218,14 @@ impl Call {
     pub async fn next(&mut self) -> CallEvent {
         loop {
             match &mut self.phase {
-                Phase::Judging { verdict, supervisor } => {
-                    let supervisor = supervisor.clone();
+                Phase::Judging { verdict, .. } => {
                     tokio::select! {
                         // A verdict beats the clock. Both are kept in `self`.
                         biased;
                         judged = verdict => {
                             // The deadline may be another now.
                             self.timer = None;
-                            self.phase = self.carry_out(judged, &supervisor);
+                            self.decided(judged);
                         }
                         () = quiet(&mut self.timer, Some(self.deadline)) => {
                             if Instant::now() < self.deadline {
