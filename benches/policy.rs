@@ -1,5 +1,5 @@
 //! What policies cost: processor time of this thread, median and worst of many runs, against the targets of
-//! `docs/benchmarks.md`. Run with `cargo bench --bench policy`.
+//! `docs/benchmarks.md`. Run with `cargo bench --bench policy`, or with words after `--` only the lines that have them.
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a program that prints figures")]
 
@@ -94,6 +94,9 @@ fn measure_hooks(large: &str, small: &str) {
 fn measure_hook(what: &str, bytes: usize, target_us: u64, mut ask: impl FnMut()) {
     /// The kernel counts in its own steps, so one call is too short to be measured.
     const BATCH: u32 = 50;
+    if !is_wanted(what) {
+        return;
+    }
     for _ in 0..BATCH {
         ask();
     }
@@ -122,6 +125,10 @@ fn policy_threads() -> Duration {
 
 /// An image of 5 MB, decoded, out of a result and into a file.
 fn measure_taking_out() {
+    const WHAT: &str = "an image of 5 MB into a file";
+    if !is_wanted(WHAT) {
+        return;
+    }
     let policy = load("return broker.backend { api = 1, scope = 'session', results = { broker.image_to_link {} } }");
     let image = format!(r#"{{"content":[{{"type":"image","data":"{}"}}]}}"#, "iVBO".repeat(5_000_000 / 3));
     let rules = policy.plan("any").results.clone();
@@ -135,15 +142,23 @@ fn measure_taking_out() {
         times.push(timed(|| rules.apply_keeping(&image, PayloadKind::Result, &mut keep).unwrap()));
     }
     times.sort_unstable();
-    print("an image of 5 MB into a file", image.len(), times[times.len() / 2], times[times.len() * 9 / 10], 5000);
+    print(WHAT, image.len(), times[times.len() / 2], times[times.len() * 9 / 10], 5000);
 }
 
 fn measure(policy: &Policy, what: &str, payload: &str, target_us: u64) {
+    if !is_wanted(what) {
+        return;
+    }
     let rules = policy.plan("any").results.clone();
     let mut times: Vec<Duration> =
         (0..200).map(|_| timed(|| rules.apply(payload, PayloadKind::Result).unwrap())).collect();
     times.sort_unstable();
     print(what, payload.len(), times[times.len() / 2], times[times.len() * 9 / 10], target_us);
+}
+
+fn is_wanted(what: &str) -> bool {
+    // Cargo adds `--bench`.
+    std::env::args().skip(1).filter(|word| !word.starts_with("--")).all(|word| what.contains(&word))
 }
 
 fn print(what: &str, bytes: usize, median: Duration, ninth: Duration, target_us: u64) {

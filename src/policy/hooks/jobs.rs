@@ -111,6 +111,9 @@ impl CallJob {
 
     /// The arguments with the hook's patch, judged again. The error is what to tell.
     fn patched(&self, patch: &[(String, Json)]) -> Result<Option<String>, String> {
+        if patch.is_empty() {
+            return Ok(None);
+        }
         let arguments = self.call.arguments.as_deref().unwrap_or("{}");
         let patched = merged(arguments, patch).map_err(|_| "the arguments are not a JSON object".to_owned())?;
         let Some(patched) = patched else { return Ok(None) };

@@ -4,6 +4,8 @@
 //! written from Lua; its raw bytes stay. Writing takes what has one meaning in both: strings, booleans, finite numbers,
 //! lists, tables with names, and `broker.null`.
 
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fmt;
 
 use mlua::{Lua, LuaSerdeExt as _, Table, Value};
@@ -84,17 +86,59 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
-        let table = self.lua.create_table().map_err(A::Error::custom)?;
-        while let Some(key) = members.next_key_seed(self)? {
-            if table.raw_get::<Value>(&key).is_ok_and(|known| !known.is_nil()) {
-                return Err(A::Error::custom("a key occurs twice in an object"));
-            }
-            let value = members.next_value_seed(self)?;
-            table.raw_set(key, value).map_err(A::Error::custom)?;
+        let mut found: Vec<(Cow<'de, str>, Value)> = Vec::new();
+        while let Some(key) = members.next_key_seed(Key)? {
+            found.push((key, members.next_value_seed(self)?));
+        }
+        if occurs_twice(&found) {
+            return Err(A::Error::custom("a key occurs twice in an object"));
+        }
+        // Of the right size at once: Lua would make it anew for each power of two.
+        let table = self.lua.create_table_with_capacity(0, found.len()).map_err(A::Error::custom)?;
+        for (key, value) in found {
+            table.raw_set(&*key, value).map_err(A::Error::custom)?;
         }
         table.set_readonly(true);
         Ok(Value::Table(table))
     }
+}
+
+/// A key of an object, borrowed from the text where nothing in it is escaped.
+struct Key;
+
+impl<'de> DeserializeSeed<'de> for Key {
+    type Value = Cow<'de, str>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Key {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_borrowed_str<E: Error>(self, key: &'de str) -> Result<Self::Value, E> {
+        Ok(Cow::Borrowed(key))
+    }
+
+    fn visit_str<E: Error>(self, key: &str) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(key.to_owned()))
+    }
+}
+
+/// Objects of calls have few keys, and comparing those is cheaper than a set; an object with many gets one.
+fn occurs_twice(members: &[(Cow<'_, str>, Value)]) -> bool {
+    const FEW: usize = 16;
+    if members.len() > FEW {
+        let mut known = HashSet::with_capacity(members.len());
+        return !members.iter().all(|(key, _)| known.insert(key));
+    }
+    let is_before = |at: usize, key: &str| members[..at].iter().any(|(known, _)| known == key);
+    members.iter().enumerate().any(|(at, (key, _))| is_before(at, key))
 }
 
 /// A value that a hook wants written.
