@@ -36,11 +36,14 @@ pub(super) struct Read {
     pub line: usize,
 }
 
-/// Nothing for a source that does not compile: whoever runs it hears of that.
-pub(super) fn globals(source: &[u8]) -> Globals {
-    // Level 1 writes `a.b` as one import and keeps functions as they are; level 2 would inline them.
-    let compiler = Compiler::new().set_optimization_level(1).set_debug_level(1);
-    compiler.compile(source).ok().and_then(|bytes| Reader { bytes: &bytes, at: 0 }.chunk()).unwrap_or_default()
+/// What machines run, and what names are read from. Level 1, which is the default, writes `a.b` as one import and keeps
+/// functions as they are; level 2 would inline them.
+pub(super) fn compile(source: &[u8]) -> mlua::Result<Vec<u8>> {
+    Compiler::new().set_optimization_level(1).set_debug_level(1).compile(source)
+}
+
+pub(super) fn globals(code: &[u8]) -> Globals {
+    Reader { bytes: code, at: 0 }.chunk().unwrap_or_default()
 }
 
 /// `None` below means: the bytes end early, or are not of a known form.
@@ -213,7 +216,7 @@ mod tests {
 
     #[track_caller]
     fn check(source: &str, expected: &[&str]) {
-        let found = globals(source.as_bytes());
+        let found = globals(&compile(source.as_bytes()).unwrap());
         let found: Vec<String> =
             found.reads.iter().map(|read| format!("{}:{}", read.line, read.path.join("."))).collect();
         assert_eq!(found, expected, "{source}");
@@ -244,7 +247,7 @@ mod tests {
 
     #[test]
     fn what_a_file_defines_is_told() {
-        let found = globals(b"function helper() return 1 end\ncount = helper()");
+        let found = globals(&compile(b"function helper() return 1 end\ncount = helper()").unwrap());
         assert_eq!(found.writes, ["helper", "count"]);
     }
 
@@ -269,8 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_does_not_compile_and_an_unknown_form_yield_nothing() {
-        check("return (", &[]);
+    fn an_unknown_form_yields_nothing() {
         assert!(Reader { bytes: &[200, 3, 0], at: 0 }.chunk().is_none());
         assert!(Reader { bytes: &[9, 3, 1], at: 0 }.chunk().is_none());
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use mlua::chunk::{ChunkMode, Compiler};
+use mlua::chunk::ChunkMode;
 use mlua::{AppDataRefMut, Lua, Value};
 
 use super::backend::Backend;
@@ -114,12 +114,14 @@ impl File {
         Self { name, digest: Digest::of(&bytes), source, code: Code::Text(bytes.into()) }
     }
 
-    fn compiled(&self) -> mlua::Result<Self> {
-        let code = match &self.code {
-            Code::Text(text) => Compiler::new().compile(text)?.into(),
-            Code::Compiled(code) => code.clone(),
-        };
-        Ok(Self { code: Code::Compiled(code), ..self.clone() })
+    /// Compiled, unless it cannot be: then the text is left, and whoever runs it hears what is wrong with it.
+    fn compiled(mut self) -> Self {
+        if let Code::Text(text) = &self.code
+            && let Ok(code) = bytecode::compile(text)
+        {
+            self.code = Code::Compiled(code.into());
+        }
+        self
     }
 }
 
@@ -207,6 +209,7 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 }
 
 fn run_file(lua: &Lua, file: File) -> mlua::Result<Value> {
+    let file = file.compiled();
     let code = file.code.clone();
     let index = {
         let mut loading = Loading::of(lua);
@@ -269,14 +272,17 @@ impl Loading {
     /// Names that the machine would refuse, in functions that nobody has called yet. Code that was kept is known to have
     /// none.
     fn find_unknown_names(&mut self, lua: &Lua) {
-        let texts = self.files.iter().filter_map(|loaded| match &loaded.file.code {
-            Code::Text(text) => Some((&loaded.file, bytecode::globals(text))),
-            Code::Compiled(_) => None,
+        if matches!(self.origin, Origin::Kept(_)) {
+            return;
+        }
+        let compiled = self.files.iter().filter_map(|loaded| match &loaded.file.code {
+            Code::Compiled(code) => Some((&loaded.file, bytecode::globals(code))),
+            Code::Text(_) => None,
         });
-        let texts: Vec<(&File, Globals)> = texts.collect();
-        let is_defined = |name: &String| texts.iter().any(|(_, globals)| globals.writes.contains(name));
+        let compiled: Vec<(&File, Globals)> = compiled.collect();
+        let is_defined = |name: &String| compiled.iter().any(|(_, globals)| globals.writes.contains(name));
         let mut faults = Vec::new();
-        for (file, globals) in &texts {
+        for (file, globals) in &compiled {
             for read in globals.reads.iter().filter(|read| read.path.first().is_some_and(|name| !is_defined(name))) {
                 let why = why_unknown(lua, &read.path);
                 faults.extend(why.map(|why| Diagnostic::new(&file.source.path, Some(read.line), why)));
@@ -347,8 +353,8 @@ fn freeze(path: &Path, loading: &Loading, backend: Backend, load_steps: u32) -> 
         true => None,
         // What a policy without hooks does not pay for: its code is kept.
         false => {
-            let files = files.iter().map(|file| file.compiled()).collect::<mlua::Result<Vec<_>>>()?;
-            Some(Arc::new(Hooks::new(files.into(), backend.hooks.declared, backend.isolate)))
+            let files = files.iter().map(|file| (*file).clone()).collect();
+            Some(Arc::new(Hooks::new(files, backend.hooks.declared, backend.isolate)))
         }
     };
     Ok(Policy {
