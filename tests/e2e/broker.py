@@ -72,7 +72,11 @@ class Broker:
         # A broker that is started again over this setup is to be found where clients know it.
         setup.settings["server"]["listen"] = self.url.removeprefix("http://")
         setup.write()
-        wait_for("/ready", 20, self.is_ready)
+        try:
+            wait_for("/ready", 20, self.is_ready)
+        except AssertionError:
+            self.__exit__(AssertionError)
+            raise
 
     @property
     def pid(self) -> int:
