@@ -257,9 +257,10 @@ async fn reload_on_hangup(broker: Arc<Broker>, mut hangup: tokio::signal::unix::
         service_manager::reloading();
         let report = broker.reload(ReloadOptions::default()).await;
         if !shutdown.is_cancelled() {
-            let revision = report.revision;
-            let refused = format!("reload refused, see the log; revision {revision} goes on");
-            service_manager::serving(if report.ok { READY } else { &refused });
+            // A reload proves nothing of what an earlier broker left.
+            let ready = if broker.readiness.reasons().is_empty() { READY } else { NOT_CLEAR };
+            let refused = format!("reload refused, see the log; revision {} goes on; {ready}", report.revision);
+            service_manager::serving(if report.ok { ready } else { &refused });
         }
     }
 }

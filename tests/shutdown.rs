@@ -3,17 +3,14 @@
 
 mod support;
 
-use std::io::ErrorKind;
-use std::os::unix::net::UnixDatagram;
-use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
-use support::wait::{until, until_true};
-use support::{Backend, Broker, Response, Session, Setup, run};
+use support::wait::until_true;
+use support::{Backend, Broker, Managed, Response, Session, Setup};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -61,81 +58,28 @@ fn nothing_new_is_started_while_it_drains() {
     assert!(broker.terminate().success());
 }
 
-/// A broker under a service manager that listens here.
-struct Managed {
-    socket: UnixDatagram,
-    child: Child,
-    _dir: tempfile::TempDir,
-}
-
-impl Managed {
-    fn start(watchdog: Duration) -> Self {
-        let dir = Setup::new().backend(Backend::singleton("fixture")).write_whole();
-        let path = dir.path().join("notify");
-        let socket = UnixDatagram::bind(&path).expect("the folder is new");
-        socket.set_read_timeout(Some(Duration::from_millis(50))).expect("not zero");
-        let child = Command::new(run::broker_program())
-            .arg("--config")
-            .arg(dir.path().join("config/broker.toml"))
-            .arg("serve")
-            .env("NOTIFY_SOCKET", &path)
-            .env("WATCHDOG_USEC", watchdog.as_micros().to_string())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the broker can be started");
-        Self { socket, child, _dir: dir }
-    }
-
-    fn heard(&self) -> Option<String> {
-        let mut buffer = [0; 4096];
-        match self.socket.recv(&mut buffer) {
-            Ok(len) => Some(String::from_utf8_lossy(&buffer[..len]).into_owned()),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => None,
-            Err(error) => panic!("{error}"),
-        }
-    }
-
-    /// The first message that holds `line`; others before it are passed over.
-    #[track_caller]
-    fn wait_for(&self, line: &str) -> String {
-        until(line, SOON, || self.heard().filter(|message| message.lines().any(|one| one == line)))
-    }
-
-    fn drain(&self) {
-        while self.heard().is_some() {}
-    }
-}
-
 #[test]
 fn the_service_manager_is_told() {
-    let mut managed = Managed::start(Duration::from_millis(200));
+    let dir = Setup::new().backend(Backend::singleton("fixture")).write_whole();
+    let mut managed = Managed::start(dir.path(), Duration::from_millis(200));
     let ready = managed.wait_for("READY=1");
     assert!(ready.contains("STATUS=ready"), "{ready}");
     // Again and again while it turns …
     managed.wait_for("WATCHDOG=1");
     managed.wait_for("WATCHDOG=1");
     // … and not when it hangs.
-    signal(managed.child.id(), Signal::SIGSTOP);
+    managed.signal(Signal::SIGSTOP);
     managed.drain();
     assert_eq!(managed.heard(), None);
-    signal(managed.child.id(), Signal::SIGCONT);
+    managed.signal(Signal::SIGCONT);
     managed.wait_for("WATCHDOG=1");
     // A reload begins and ends.
-    signal(managed.child.id(), Signal::SIGHUP);
+    managed.signal(Signal::SIGHUP);
     let reloading = managed.wait_for("RELOADING=1");
     assert!(reloading.contains("MONOTONIC_USEC="), "{reloading}");
     managed.wait_for("READY=1");
-    signal(managed.child.id(), Signal::SIGTERM);
+    managed.signal(Signal::SIGTERM);
     managed.wait_for("STOPPING=1");
-    let status = until("the broker to end", SOON, || managed.child.try_wait().unwrap());
+    let status = managed.wait_end();
     assert!(status.success(), "{status}");
-}
-
-impl Drop for Managed {
-    fn drop(&mut self) {
-        // Ended already, if the test went well.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

@@ -9,9 +9,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use support::wait::{until, until_true};
-use support::{Backend, Broker, Session, Setup, cli};
+use support::{Backend, Broker, Managed, Session, Setup, cli};
 
 const SOON: Duration = Duration::from_secs(15);
 
@@ -162,6 +163,42 @@ fn a_broker_is_ready_only_when_windows_is_clear_of_the_one_before() {
     healer.join().unwrap();
     broker.assert_nothing_left("a restart", Duration::from_secs(5));
     broker.finish();
+}
+
+#[test]
+fn a_reload_does_not_tell_the_service_manager_that_it_is_ready() {
+    let (mut broker, windows) = start(120);
+    Session::new(&broker, "fixture").call("echo", &json!({"text": "x"})).text();
+    windows.populate(&broker);
+    windows.be("error");
+    broker.kill_9();
+    let mut managed = Managed::start(broker.dir(), Duration::from_secs(60));
+    let said = |reload: bool| {
+        if reload {
+            managed.signal(Signal::SIGHUP);
+            managed.wait_for("RELOADING=1");
+        }
+        managed.wait_for("READY=1")
+    };
+    let not_ready = "not ready: what an earlier broker left is not proved gone";
+    let first = said(false);
+    assert!(first.contains(not_ready), "{first}");
+    let reloaded = said(true);
+    assert!(reloaded.contains(not_ready), "{reloaded}");
+    let policy = broker.read("policies/fixture.lua");
+    broker.write("policies/fixture.lua", "return 1");
+    let refused = said(true);
+    assert!(refused.contains("reload refused") && refused.contains(not_ready), "{refused}");
+    broker.write("policies/fixture.lua", &policy);
+    windows.be("normal");
+    managed.wait_for("STATUS=ready");
+    let reloaded = said(true);
+    assert!(reloaded.contains("STATUS=ready"), "{reloaded}");
+    managed.signal(Signal::SIGTERM);
+    let status = managed.wait_end();
+    assert!(status.success(), "{status}");
+    assert_eq!(windows.pids(), [200, 201], "those of others live on");
+    broker.assert_nothing_left("its end", Duration::from_millis(100));
 }
 
 #[test]

@@ -9,6 +9,7 @@ pub mod cli;
 pub mod files;
 pub mod freezer;
 pub mod http;
+pub mod managed;
 pub mod mcp;
 pub mod outside;
 pub mod processes;
@@ -19,5 +20,6 @@ pub mod wire;
 
 pub use broker::Broker;
 pub use http::{Http, Request, Response};
+pub use managed::Managed;
 pub use mcp::{Modern, Reply, Session};
 pub use setup::{Backend, Setup};
