@@ -72,7 +72,7 @@ pub fn switched(previous: &Snapshot, name: &str, enabled: bool) -> Result<Snapsh
         Some(backend) => {
             let built = build_on_known(&next.config, name, backend, previous.backends.get(name))?;
             next.backends.insert(name.to_owned(), built);
-            next.reviewed()
+            next.reviewed_anew(name)
         }
         None => {
             next.backends.remove(name);

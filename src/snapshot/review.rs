@@ -73,6 +73,21 @@ impl Snapshot {
         }
         faults.into_result(self)
     }
+
+    /// The same for one backend. Of the others stays what was found when they were read: somebody may have accepted
+    /// since what is not served yet.
+    pub(super) fn reviewed_anew(mut self, name: &str) -> Result<Self, Diagnostics> {
+        let lock = ReviewLock::read(&ReviewLock::path_for(&self.config.path))?;
+        let mut faults = Diagnostics::default();
+        if let Some(backend) = self.backends.get(name) {
+            let (review, findings) = lock.look(name, &backend.present());
+            if self.config.review == ReviewMode::Enforce {
+                findings.iter().cloned().for_each(|finding| faults.push(finding));
+            }
+            self.reviewed.0.insert(name.to_owned(), (review, findings));
+        }
+        faults.into_result(self)
+    }
 }
 
 impl Backend {

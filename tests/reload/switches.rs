@@ -59,6 +59,34 @@ fn a_backend_that_its_file_disables_can_be_served() {
 }
 
 #[test]
+fn what_was_accepted_of_another_backend_is_in_nobodys_way() {
+    let setup = Setup::new().known_port().backend(Backend::singleton("one")).backend(Backend::singleton("two"));
+    let dir = setup.write_whole();
+    let path = dir.path().join("config/broker.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replacen("[backends.one]", "[review]\nmode = \"enforce\"\n[backends.one]", 1)).unwrap();
+    let accept = |path, which: &str| crate::support::cli::run(path, &["policy", "accept", which]);
+    assert_eq!(accept(&path, "--all").code, Some(0));
+    let broker = Broker::start(dir);
+    broker.admin("disable_backend", json!({"backend": "two"}));
+    // Accepted, and to be served from the next reload on: what is served of it until then is not in the lock any more.
+    broker.edit("policies/one.lua", "idle_timeout_seconds = 120", "idle_timeout_seconds = 60");
+    assert_eq!(accept(&path, "one").code, Some(0));
+    check_change(&broker.admin("enable_backend", json!({"backend": "two"})), "two", "enabled", [0, 0, 0]);
+    let reviewed = |backend: &str| broker.backend_status(backend)["policy"]["reviewed"].clone();
+    assert_eq!((reviewed("one"), reviewed("two")), (json!(true), json!(true)));
+    // One's own files are looked at.
+    broker.admin("disable_backend", json!({"backend": "two"}));
+    broker.edit("policies/two.lua", "idle_timeout_seconds = 120", "idle_timeout_seconds = 60");
+    let refused = broker.admin("enable_backend", json!({"backend": "two"}));
+    let errors = refused["errors"].as_array().expect("a list");
+    assert!(refused["ok"] == false && errors.len() == 1, "{refused:#}");
+    assert!(errors[0]["file"].as_str().is_some_and(|file| file.ends_with("two.lua")), "{refused:#}");
+    broker.assert_nothing_runs();
+    broker.finish();
+}
+
+#[test]
 fn tools_are_listed_with_why_clients_do_not_see_them() {
     let policy = "tools = { exclude = { \"crash\" }, settings = { sleep = { deadline_seconds = 3, arguments = { ms = broker.number_rule { max = 5 } } }, echo = { arguments = { text = broker.string_rule { max_bytes = 3 } } } } },";
     let broker = Setup::new().backend(Backend::singleton("one").policy(policy)).start();
