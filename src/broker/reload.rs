@@ -31,7 +31,8 @@ pub struct ReloadOptions {
     pub accept: bool,
 }
 
-/// What came of the last reload, or of the start.
+/// What came of the last reload, or of the start. An operator's word on one backend reads the files of no other, so it
+/// says nothing of them.
 #[derive(Clone, Debug)]
 pub struct LastReload {
     pub at: SystemTime,
@@ -170,7 +171,11 @@ impl Broker {
         match (built, options.dry_run) {
             (Ok(built), true) => self.report(&Candidate::new(&before, built), true, begun),
             (Err(faults), true) => self.refused(&faults, true, begun),
-            (built, false) => self.publish_or_refuse(&before, built, begun),
+            (built, false) => {
+                let report = self.publish_or_refuse(&before, built, begun);
+                self.reloads.note(report.errors.clone());
+                report
+            }
         }
     }
 
@@ -201,7 +206,6 @@ impl Broker {
                     // What only a build touches is not needed until the next one.
                     self.reloads.tasks.spawn_blocking(drop_clean_pages);
                 }
-                self.reloads.note(Vec::new());
                 report
             }
             Err(faults) => {
@@ -211,7 +215,6 @@ impl Broker {
                     tracing::error!(%file, line, "reload refused: {}", fault.message);
                 }
                 self.events.record(What::ReloadRejected { revision: report.revision, errors: report.errors.len() });
-                self.reloads.note(report.errors.clone());
                 report
             }
         }

@@ -87,6 +87,31 @@ fn what_was_accepted_of_another_backend_is_in_nobodys_way() {
 }
 
 #[test]
+fn only_reloads_are_the_last_reload() {
+    let broker = two();
+    let last = || broker.status()["broker"]["last_reload"].clone();
+    broker.admin("disable_backend", json!({"backend": "two"}));
+    let first = last();
+    assert_eq!(first["ok"], true);
+    // A switch that is refused is no reload that was.
+    broker.edit("policies/two.lua", "api = 1", "api = 7");
+    assert_eq!(broker.admin("enable_backend", json!({"backend": "two"}))["ok"], false);
+    assert_eq!(last(), first);
+    // Nor does one that succeeds hide that one was.
+    broker.edit("policies/two.lua", "api = 7", "api = 1");
+    broker.edit("policies/one.lua", "api = 1", "api = 7");
+    let report = broker.reload_refused();
+    let refused = last();
+    assert_eq!((&refused["ok"], &refused["errors"]), (&json!(false), &report["errors"]));
+    check_change(&broker.admin("enable_backend", json!({"backend": "two"})), "two", "enabled", [0, 0, 0]);
+    assert_eq!(last(), refused);
+    broker.edit("policies/one.lua", "api = 7", "api = 1");
+    broker.reload();
+    assert_eq!(last()["ok"], true);
+    broker.finish();
+}
+
+#[test]
 fn tools_are_listed_with_why_clients_do_not_see_them() {
     let policy = "tools = { exclude = { \"crash\" }, settings = { sleep = { deadline_seconds = 3, arguments = { ms = broker.number_rule { max = 5 } } }, echo = { arguments = { text = broker.string_rule { max_bytes = 3 } } } } },";
     let broker = Setup::new().backend(Backend::singleton("one").policy(policy)).start();
