@@ -282,6 +282,11 @@ impl EventLog {
         self.lock().counts.iter().map(|((backend, name), n)| (backend.clone(), *name, *n)).collect()
     }
 
+    /// The number of the newest event; 0 when there is none.
+    pub fn newest(&self) -> u64 {
+        *self.last.borrow()
+    }
+
     /// The number of the newest event, and of each that comes.
     pub fn follow(&self) -> watch::Receiver<u64> {
         self.last.subscribe()

@@ -175,3 +175,18 @@ fn events_are_read_on_from_where_one_was() {
     assert!(backends.all(|backend| backend == "one"), "{of_one:#}");
     broker.finish();
 }
+
+#[test]
+fn a_number_of_an_earlier_broker_hides_nothing() {
+    let mut broker = Setup::new().backend(Backend::singleton("one")).start();
+    pid(&Session::new(&broker, "one"));
+    let last = broker.admin("recent_events", json!({}))["last"].clone();
+    broker.restart();
+    let told = broker.admin("recent_events", json!({"after": last}));
+    let events = told["events"].as_array().expect("a list");
+    assert_eq!(events.iter().map(|event| &event["event"]).collect::<Vec<_>>(), ["broker_ready"], "{told:#}");
+    assert_eq!((&told["last"], &told["missed"]), (&json!(1), &json!(0)));
+    // One that is this broker's newest is no such number.
+    assert_eq!(broker.admin("recent_events", json!({"after": told["last"]}))["events"], json!([]));
+    broker.finish();
+}

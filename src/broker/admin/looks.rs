@@ -19,7 +19,8 @@ pub(super) const INSPECT_BACKEND: &str =
     "One backend as /status shows it, and the names of the tools that clients see. Wakes nothing.";
 
 pub(super) const RECENT_EVENTS: &str = "What happened, oldest first, as /events tells it: starts, stops, proofs, \
-failures, reloads. after is the number of the last event known. Wakes nothing.";
+failures, reloads. after is the number of the last event known; one above the newest is of an earlier broker, and is \
+taken as 0. Wakes nothing.";
 
 /// Events in one answer, unless the asker wants fewer.
 const EVENTS_MAX: usize = 200;
@@ -88,7 +89,8 @@ pub(super) struct Inspected {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WhichEvents {
-    /// Only events with a higher number, from the oldest on; without it the newest.
+    /// Only events with a higher number, from the oldest on; without it the newest. Numbers begin anew with each broker,
+    /// so one above the newest counts as 0.
     #[serde(default)]
     after: Option<u64>,
     /// At most so many; 200 without it, and never more.
@@ -112,7 +114,10 @@ pub(super) struct Events {
 pub(super) async fn recent_events(context: Context, which: WhichEvents) -> Result<Events, Fault> {
     let WhichEvents { after, limit, backend } = which;
     let limit = limit.unwrap_or(EVENTS_MAX).clamp(1, EVENTS_MAX);
-    let batch = context.broker.events.after(after.unwrap_or(0));
+    let log = &context.broker.events;
+    // Of the broker before this one: whoever asks would see nothing until as much has happened again.
+    let after = after.map(|number| if number > log.newest() { 0 } else { number });
+    let batch = log.after(after.unwrap_or(0));
     let newest = batch.events.last().map_or(after.unwrap_or(0), |event| event.number);
     let is_meant = |event: &&Event| backend.is_none() || event.what.backend().map(|name| &**name) == backend.as_deref();
     let meant: Vec<&Event> = batch.events.iter().filter(is_meant).collect();
