@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::io::{Read as _, Write as _};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -134,6 +135,47 @@ fn the_command_prints_the_history() {
     assert!(json.stdout.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{}", json.stdout);
     assert_eq!(json.stdout.lines().count(), 3);
     broker.finish();
+}
+
+/// Something that answers `/status` as a broker does and `/events` with `answer`. It ends with the second request.
+fn answering(answer: &'static str) -> (String, std::thread::JoinHandle<()>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+    let base = format!("http://{}", listener.local_addr().expect("it is bound"));
+    let server = std::thread::spawn(move || {
+        for (path, answer) in [("/status", "200 OK\r\n\r\n{\"broker\": {\"pid\": 1}}"), ("/events?follow=0", answer)] {
+            let (mut stream, _) = listener.accept().expect("somebody asks");
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).expect("a whole head");
+                head.push(byte[0]);
+            }
+            let head = String::from_utf8(head).expect("plain text");
+            assert!(head.starts_with(&format!("GET {path} ")), "{head}");
+            write!(stream, "HTTP/1.1 {}", answer.replacen("\r\n", "\r\nconnection: close\r\n", 1)).expect("it listens");
+        }
+    });
+    (base, server)
+}
+
+#[test]
+fn the_command_says_when_it_is_not_told_anything() {
+    let dir = Setup::new().backend(Backend::singleton("fixture")).write();
+    for (answer, code, said) in [
+        (
+            "429 Too Many Requests\r\n\r\n{\"jsonrpc\": \"2.0\", \"error\": {\"code\": -32600, \"message\": \"too many streams are open; close one\"}}",
+            1,
+            "refuses /events: too many streams are open; close one",
+        ),
+        ("503 Service Unavailable\r\n\r\n", 1, "refuses /events: 503 Service Unavailable"),
+        ("404 Not Found\r\n\r\n", 4, "answers 404 Not Found, so it is another version"),
+    ] {
+        let (base, server) = answering(answer);
+        let run = support::cli::run(&dir.path().join("config/broker.toml"), &["events", "--url", &base]);
+        server.join().unwrap();
+        assert_eq!((run.code, &*run.stdout), (Some(code), ""), "{run:#?}");
+        assert!(run.stderr.contains(said), "{run:#?}");
+    }
 }
 
 #[test]

@@ -137,7 +137,17 @@ pub(super) async fn events(base: &str, follow: bool) -> anyhow::Result<reqwest::
     // So that what is no broker is told as such.
     status(base).await?;
     let url = if follow { format!("{base}/events") } else { format!("{base}/events?follow=0") };
-    http()?.get(url).send().await.map_err(|e| not_reached(base, &root_cause(&e)))
+    let response = http()?.get(&url).send().await.map_err(|e| not_reached(base, &root_cause(&e)))?;
+    match response.status() {
+        StatusCode::OK => Ok(response),
+        busy @ (StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) => {
+            let said: Option<Value> = response.json().await.ok();
+            let said = said.as_ref().and_then(|said| said["error"]["message"].as_str());
+            let why = said.map_or_else(|| busy.to_string(), str::to_owned);
+            Err(Failure::new(Exit::NotSo, format!("the broker at {base} refuses /events: {why}")).into())
+        }
+        other => Err(not_reached(base, &format!("{url} answers {other}, so it is another version"))),
+    }
 }
 
 /// A wrong name is told as such, with the nearest one, rather than as a page that was not found.
