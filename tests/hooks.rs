@@ -249,9 +249,12 @@ fn modern_clients_are_scoped_by_the_policy() {
     let by_header = modern.http.send(&modern.call_request("pid", &json!({})).header("lazy-mcp-work", "ann"));
     assert!(by_header.text().contains(&ann.to_string()), "{}", by_header.text());
     assert_eq!(broker.live_instances("fixture").len(), 2);
-    // The same key in the URL is the same instance.
+    // The same key in the URL or the header is the same instance, and the policy is not asked.
     let named = Modern::new(&broker, "/fixture/s/ann/mcp");
     assert_eq!(named.call("pid", &json!({})).text_json()["pid"], ann);
+    let params = json!({"name": "pid", "arguments": {}, "_meta": {"work": "bad"}});
+    let in_header = modern.request("tools/call", &params).header("lazy-mcp-scope", "ann");
+    assert!(modern.http.send(&in_header).text().contains(&ann.to_string()));
     let none = modern.http.send(&modern.call_request("pid", &json!({})));
     assert_eq!((none.status, none.json()["error"]["code"].as_i64()), (400, Some(-32601)));
     for bad in [json!("bad"), json!("a/b"), json!(7)] {

@@ -145,7 +145,8 @@ static BACKEND: Record = Record {
             Kind::Hook("(request: Request) -> string?"),
             Optional,
             "For requests without a session: what their instance is shared by, 1 to 64 letters, digits, `.`, `_`, `~` or \
-             `-`. With it `scope` may be left out.",
+             `-`. With it `scope` may be left out. Clients may name the same keys themselves, so it is no boundary between \
+             users.",
         ),
         field(
             "isolate",
