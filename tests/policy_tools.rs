@@ -275,6 +275,68 @@ fn accepting_needs_a_good_policy_and_passing_tests() {
     assert!(!path(&dir, "config/reviewed.lock").exists());
 }
 
+/// Beside `fixture` another backend, `other`.
+fn with_another(other: Backend, other_policy: &str) -> TempDir {
+    let fixture = Backend::singleton("fixture").policy(RULES);
+    let dir = Setup::new().known_port().backend(fixture).backend(other).write_whole();
+    write(
+        &dir,
+        "policies/tests/test_fixture.lua",
+        "local p = broker.load_policy(\"fixture\")\n\
+        return { test_x = function() expect.hidden(p, \"crash\") end }",
+    );
+    write(&dir, other_policy, "return 7");
+    dir
+}
+
+#[test]
+fn a_broken_policy_of_another_backend_is_in_nobodys_way() {
+    let dir = with_another(Backend::singleton("other"), "policies/other.lua");
+    write(
+        &dir,
+        "policies/tests/test_other.lua",
+        "local p = broker.load_policy(\"other\")\n\
+        return { test_x = function() expect.hidden(p, \"crash\") end }",
+    );
+    let accept = |which: &str| policy(&dir, &["accept", which]);
+    let run = accept("fixture");
+    assert!(run.code == Some(0) && run.stdout.starts_with("fixture: accepted"), "{run:#?}");
+    assert!(accept("other").stderr.contains("other.lua"));
+    // A file that is about both says nothing of either if it cannot be run.
+    write(
+        &dir,
+        "policies/tests/test_both.lua",
+        "local o, p = broker.load_policy(\"other\"), broker.load_policy('fixture')\n\
+        return { test_x = function() expect.hidden(p, \"crash\") end }",
+    );
+    let run = accept("fixture");
+    assert!(
+        run.code == Some(1) && run.stderr.contains("test_both.lua:1: ") && run.stderr.contains("other.lua"),
+        "{run:#?}"
+    );
+    // Nor does one of which nobody knows whom it is about.
+    write(&dir, "policies/tests/test_both.lua", "return {");
+    let run = accept("fixture");
+    assert!(run.code == Some(1) && run.stderr.contains("test_both.lua:1: "), "{run:#?}");
+}
+
+#[test]
+fn tests_of_a_disabled_backend_are_run_before_it_is_accepted() {
+    let other = Backend::singleton("other").toml("enabled = false");
+    let dir = with_another(other, "unused.lua");
+    edit(&dir, "config/broker.toml", "../policies/other.lua", "../others/other.lua");
+    let text = std::fs::read_to_string(path(&dir, "policies/other.lua")).unwrap();
+    write(&dir, "others/other.lua", &text);
+    let test =
+        "local p = broker.load_policy(\"other\")\nreturn { test_x = function() expect.hidden(p, \"crash\") end }";
+    write(&dir, "others/tests/test_other.lua", test);
+    let run = policy(&dir, &["accept", "other"]);
+    assert!(run.code == Some(1) && run.stderr.contains("test_other.lua:2: expected `crash` to be hidden"), "{run:#?}");
+    assert!(!path(&dir, "config/reviewed.lock").exists());
+    edit(&dir, "others/tests/test_other.lua", "hidden", "visible");
+    assert_eq!(policy(&dir, &["accept", "other"]).code, Some(0));
+}
+
 #[test]
 fn what_is_accepted_is_recorded_once() {
     let dir = folder();

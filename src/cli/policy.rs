@@ -76,10 +76,11 @@ fn configuration(path: &Path) -> Result<Config, Diagnostics> {
     load_alone(path)
 }
 
-/// The directories of the enabled backends' policies, each once.
-fn policy_directories(config: &Config) -> Vec<PathBuf> {
+/// The directories of the policies of the enabled backends and of those named, each once.
+fn policy_directories(config: &Config, named: &[&str]) -> Vec<PathBuf> {
     let parent = |path: &Path| path.parent().unwrap_or(Path::new("")).to_owned();
-    let mut directories: Vec<PathBuf> = config.enabled().map(|backend| parent(&backend.policy)).collect();
+    let named = named.iter().filter_map(|name| config.backends.get(*name));
+    let mut directories: Vec<PathBuf> = config.enabled().chain(named).map(|backend| parent(&backend.policy)).collect();
     directories.sort();
     directories.dedup();
     directories

@@ -17,7 +17,7 @@ mod subject;
 mod views;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -40,6 +40,8 @@ pub struct TestOutcome {
     pub steps: u64,
     pub took: Duration,
     pub seen: Vec<Seen>,
+    /// The backends whose policies it loaded, or wanted to.
+    pub loaded: BTreeSet<String>,
 }
 
 /// A question that a test asked, and the answer.
@@ -60,27 +62,30 @@ pub type LoadSubject<'a> = dyn Fn(&str) -> Result<Subject, String> + 'a;
 #[derive(Default)]
 struct Policies {
     loaded: BTreeMap<String, Arc<Subject>>,
+    wanted: BTreeSet<String>,
 }
 
 /// Runs the tests of a file whose names `is_wanted`, in the order in which they stand there. Blocks for as long as they
 /// take, each for some seconds at most, on a thread with room for deeply nested sources.
 pub fn run_file(path: &Path, load: &LoadSubject<'_>, is_wanted: &dyn Fn(&str) -> bool) -> Vec<TestOutcome> {
     let began = Instant::now();
-    let broken = |fault: Diagnostic, took| TestOutcome {
+    let broken = |fault: Diagnostic, loaded, took| TestOutcome {
         file: path.to_owned(),
         name: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
         failure: Some(fault),
         steps: 0,
         took,
         seen: Vec::new(),
+        loaded,
     };
+    let policies = Policies::shared(load);
     let listed = TestFile::read(path).and_then(|file| {
-        let names = file.names(&Policies::shared(load))?;
+        let names = file.names(&policies)?;
         Ok((file, names))
     });
     let (file, names) = match listed {
         Ok(listed) => listed,
-        Err(fault) => return vec![broken(fault, began.elapsed())],
+        Err(fault) => return vec![broken(fault, policies.0.take().wanted, began.elapsed())],
     };
     let wanted = names.iter().filter(|name| is_wanted(name));
     let mut outcomes: Vec<TestOutcome> = wanted.map(|name| file.outcome(name, load)).collect();
@@ -108,8 +113,18 @@ impl Policies {
 impl TestFile {
     fn outcome(&self, name: &str, load: &LoadSubject<'_>) -> TestOutcome {
         let began = Instant::now();
-        let Ended { failure, steps, seen } = self.run(name, &Policies::shared(load));
-        TestOutcome { file: self.path.clone(), name: name.to_owned(), failure, steps, took: began.elapsed(), seen }
+        let policies = Policies::shared(load);
+        let Ended { failure, steps, seen } = self.run(name, &policies);
+        let loaded = policies.0.take().wanted;
+        TestOutcome {
+            file: self.path.clone(),
+            name: name.to_owned(),
+            failure,
+            steps,
+            took: began.elapsed(),
+            seen,
+            loaded,
+        }
     }
 
     fn difference(&self, fresh: &TestOutcome, warm: &Ended) -> Option<Diagnostic> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clap::Args;
 
 use super::super::{eprint_line, print_line};
-use super::{chosen, configuration, tell, test};
+use super::{chosen, configuration, policy_directories, tell, test};
 use crate::config::Config;
 use crate::core::digest::Digest;
 use crate::exit::{Exit, Failure};
@@ -54,17 +54,32 @@ fn checked(config: &Config, names: &[&str]) -> Option<Vec<Arc<Backend>>> {
     bad.is_empty().then(|| good.into_iter().filter_map(Result::ok).collect())
 }
 
-/// Tests that ask about others only are not about what is accepted.
+/// Tests that are about others only may fail: a backend that somebody else works on is in nobody's way.
 fn tested(config: &Config, names: &[&str]) -> anyhow::Result<bool> {
-    let is_meant = |outcome: &TestOutcome| {
-        outcome.seen.is_empty() || outcome.seen.iter().any(|seen| names.contains(&seen.backend.as_str()))
-    };
-    let outcomes = test::run_all(config, "", |outcome| {
+    let is_meant = |outcome: &TestOutcome| is_about(outcome, names);
+    let outcomes = test::run_all(config, &policy_directories(config, names), "", |outcome| {
         if is_meant(outcome) {
             test::tell_failure(outcome);
         }
     })?;
     Ok(!outcomes.iter().any(|outcome| outcome.failure.is_some() && is_meant(outcome)))
+}
+
+/// By what it asked; if it asked nothing, by the policies that it loaded or wanted to. One that failed before it came to
+/// that may be about any, and one that failed over the policy of another may have come to these: so the text of the file
+/// decides, where it is not clear.
+fn is_about(outcome: &TestOutcome, names: &[&str]) -> bool {
+    if !outcome.seen.is_empty() {
+        return outcome.seen.iter().any(|seen| names.contains(&seen.backend.as_str()));
+    }
+    let is_named =
+        |text: &str, name: &str| ['"', '\''].iter().any(|quote| text.contains(&format!("{quote}{name}{quote}")));
+    match std::fs::read_to_string(&outcome.file) {
+        Ok(text) if !outcome.loaded.is_empty() => {
+            names.iter().any(|name| outcome.loaded.contains(*name) || is_named(&text, name))
+        }
+        _ => true,
+    }
 }
 
 fn describe(acceptance: &Acceptance) -> String {

@@ -31,14 +31,14 @@ pub(in crate::cli) struct TestArgs {
 
 pub(super) fn run(path: &Path, args: &TestArgs) -> anyhow::Result<Exit> {
     let config = configuration(path)?;
-    let outcomes = run_all(&config, args.pattern.as_deref().unwrap_or_default(), |outcome| {
+    let directories = policy_directories(&config, &[]);
+    let outcomes = run_all(&config, &directories, args.pattern.as_deref().unwrap_or_default(), |outcome| {
         if !args.json {
             print_line(&line(outcome));
         }
     })?;
     if outcomes.is_empty() {
-        let places: Vec<String> =
-            policy_directories(&config).iter().map(|place| format!("`{}`", tests_in(place).display())).collect();
+        let places: Vec<String> = directories.iter().map(|place| format!("`{}`", tests_in(place).display())).collect();
         let what = args.pattern.as_ref().map(|pattern| format!(" with '{pattern}' in its name")).unwrap_or_default();
         return Err(Failure::new(Exit::NotSo, format!("no test{what} in test_*.lua of {}", places.join(", "))).into());
     }
@@ -56,16 +56,18 @@ pub(super) fn run(path: &Path, args: &TestArgs) -> anyhow::Result<Exit> {
     Ok(if failed == 0 { Exit::Done } else { Exit::NotSo })
 }
 
-/// Runs the tests whose file or name contains `pattern`, and hands each on when it has ended.
+/// Runs the tests beside the policies in `directories` whose file or name contains `pattern`, and hands each on when it
+/// has ended.
 pub(super) fn run_all(
     config: &Config,
+    directories: &[PathBuf],
     pattern: &str,
     mut each: impl FnMut(&TestOutcome),
 ) -> anyhow::Result<Vec<TestOutcome>> {
     let load = |name: &str| subject(config, name);
     let mut outcomes = Vec::new();
-    for directory in policy_directories(config) {
-        for file in test_files(&tests_in(&directory))? {
+    for directory in directories {
+        for file in test_files(&tests_in(directory))? {
             let stem = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let is_wanted = |name: &str| stem.contains(pattern) || name.contains(pattern);
             for outcome in run_file(&file, &load, &is_wanted) {

@@ -31,7 +31,7 @@ pub(super) fn run(config: impl Fn() -> anyhow::Result<PathBuf>, args: &TypesArgs
 
 fn check(path: &Path) -> anyhow::Result<Exit> {
     let mut exit = Exit::Done;
-    for directory in policy_directories(&configuration(path)?) {
+    for directory in policy_directories(&configuration(path)?, &[]) {
         let file = directory.join("types/broker.d.luau");
         let shown = file.display();
         match std::fs::read_to_string(&file) {

@@ -115,6 +115,8 @@ impl TestFile {
         let (loaded, load) = policies;
         lua.scope(|scope| {
             let load_policy = scope.create_function(|lua, name: String| {
+                // Also if that fails: then it is what the failure is about.
+                loaded.borrow_mut().wanted.insert(name.clone());
                 let known = loaded.borrow().loaded.get(&name).cloned();
                 let subject = match known {
                     Some(subject) => subject,
