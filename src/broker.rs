@@ -13,7 +13,6 @@ mod metrics;
 mod reload;
 mod resources;
 mod status;
-mod structured;
 mod undecided;
 
 use std::sync::Arc;

@@ -26,11 +26,13 @@ mod json;
 pub mod language;
 mod load;
 mod names;
+mod output_schema;
 mod results;
 mod runs;
 mod sandbox;
 mod schema;
 mod source;
+mod structured;
 pub mod testing;
 mod url_rule;
 
@@ -41,5 +43,7 @@ pub use decide::{
 pub use frozen::{DriftRule, OnCancel, Policy, QueueRules, Scope, ToolPlan};
 pub use hooks::threads_abandoned;
 pub use load::load;
+pub use output_schema::{OutputSchema, Unfit};
 pub use results::{Keep, Link, Media, MediaKind, PayloadKind, ResultRules, RuleFailure};
 pub use schema::InputSchema;
+pub use structured::{Fitting, fitting};

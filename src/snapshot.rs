@@ -6,7 +6,6 @@ mod backend;
 mod build;
 mod difference;
 mod explain;
-mod output_schema;
 mod review;
 mod surface;
 
@@ -17,12 +16,12 @@ pub use backend::{Backend, Tool};
 pub use build::{build, build_backend, rebuild, rebuild_unreviewed, switched};
 pub use difference::{AtStart, BackendDifference, Change, differences};
 pub use explain::{CallExplained, Explanation, ResultExplained};
-pub use output_schema::{OutputSchema, Unfit};
 pub use review::{Acceptance, Reviewed, Signature, accept};
 pub use surface::Surface;
 
 use crate::config::Config;
 pub use crate::config::Switches;
+pub use crate::policy::OutputSchema;
 use crate::supervisor::Plan;
 
 /// What all requests of one moment see. A clone shares the backends.

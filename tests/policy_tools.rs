@@ -248,6 +248,38 @@ fn explain_says_what_decides() {
     assert_eq!(policy(&dir, &["explain", "fixtur", "echo"]).code, Some(2));
 }
 
+/// What `images.rs` shows on the wire.
+#[test]
+fn a_structure_that_fits_no_more_is_taken_out_in_tests_and_explanations_too() {
+    let redact = "results = { broker.redact_keys { keys = { \"count\" } } },";
+    let dir = Setup::new().known_port().backend(Backend::singleton("fixture").policy(redact)).write_whole();
+    let given = r#"{"structuredContent":{"count":1,"label":"a"},"x":1e2,"content":[{"type":"text","text":"hello"}]}"#;
+    write(&dir, "policies/tests/result.json", given);
+    let result = path(&dir, "policies/tests/result.json");
+    let args = ["explain", "fixture", "structured", "--args", "{}", "--result", result.to_str().unwrap()];
+    let facts = policy(&dir, &[&args[..], &["--json"]].concat()).json();
+    let shown: Value = serde_json::from_str(facts["result"]["payload"].as_str().unwrap()).unwrap();
+    let broker = support::Broker::start(dir);
+    let reply = Session::new(&broker, "fixture").call("structured", &json!({"count": 1}));
+    let mut sent = reply.result().clone();
+    assert_eq!(sent["content"][1]["text"], "c\u{61}f\u{e9}");
+    sent["content"][1]["text"] = json!("hello");
+    assert_eq!(shown, sent, "what is explained is what is sent");
+    let run = broker.cli(&[&["policy"], &args[..]].concat());
+    let said = "structure taken out: what the policy left of it does not fit the outputSchema of its tool";
+    assert!(run.code == Some(0) && run.stdout.contains(said), "{run:#?}");
+    let test = "local p = broker.load_policy('fixture')\nlocal function r(f) return p:result { tool = 'structured', \
+        fixture = f } end\nreturn { test_x = function()\nlocal r = r('result.json')\n\
+        expect.equal(r.value.structuredContent, nil)\nexpect.equal(r.value.isError, true)\n\
+        expect.contains(r, 'was taken out')\nexpect.equal(r.structure_taken_out, true) end,\n\
+        test_same = function() expect.equal(p:result({ tool = 'structured', json = { structuredContent = { label = 'a' } } \
+        }).structure_taken_out, false) end }";
+    broker.write("policies/tests/test_fixture.lua", test);
+    let run = broker.cli(&["policy", "test"]);
+    assert_eq!(run.code, Some(0), "{run:#?}");
+    broker.finish();
+}
+
 #[test]
 fn types_are_printed_without_a_configuration_and_checked_beside_policies() {
     let dir = folder();

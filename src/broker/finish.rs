@@ -9,12 +9,10 @@ use super::call::Reply;
 use super::decisions::{Decider, withheld};
 use super::fault::Fault;
 use super::resources::Shelf;
-use super::structured;
 use crate::events::What;
-use crate::policy::{Media, PayloadKind, ToolPlan};
+use crate::policy::{Media, OutputSchema, PayloadKind, ToolPlan, fitting};
 use crate::protocol::call::Answer;
 use crate::protocol::version::Era;
-use crate::snapshot::OutputSchema;
 
 /// Results from this length on, in bytes, are rewritten off the runtime's threads.
 const ASIDE_LEN: usize = 128 * 1024;
@@ -75,8 +73,14 @@ impl Finish {
         if let (Some(schema), false) = (&self.output, answer.is_error)
             && let Some(changed) = payload.take()
         {
-            match structured::fitting(schema, &self.decider.backend.name, answer.payload(), changed) {
-                Ok(fitting) => payload = Some(fitting),
+            let backend = &*self.decider.backend.name;
+            match fitting(schema, backend, answer.payload(), changed) {
+                Ok(fitting) => {
+                    if let Some(unfit) = fitting.unfit {
+                        tracing::warn!(backend, %unfit, "a structured result that a policy changed was taken out");
+                    }
+                    payload = Some(fitting.payload);
+                }
                 Err(failure) => return withheld(&self.decider, rule, &failure),
             }
         }

@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::output_schema::OutputSchema;
 use super::surface::Surface;
 use crate::catalog::Catalog;
 use crate::core::digest::Digest;
-use crate::policy::{InputSchema, Policy, Scope, ToolPlan};
+use crate::policy::{InputSchema, OutputSchema, Policy, Scope, ToolPlan};
 use crate::supervisor::Plan;
 
 /// One mounted backend.

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 
 use super::Snapshot;
 use super::backend::{Backend, Tool};
-use super::output_schema::OutputSchema;
 use super::review::Reviewed;
 use super::surface::Surface;
 use crate::catalog::{self, Catalog};
@@ -18,7 +17,7 @@ use crate::config::{self, BackendConfig, Config, Deadlines, Package, Switches};
 use crate::core::diagnostic::{Diagnostic, Diagnostics, suggestion};
 use crate::core::lifecycle::{Limits, OverdueRule};
 use crate::link::LinkLimits;
-use crate::policy::{self, InputSchema, OnCancel, Policy};
+use crate::policy::{self, InputSchema, OnCancel, OutputSchema, Policy};
 use crate::protocol::raw::{entries, members};
 use crate::review::ReviewLock;
 use crate::supervisor::Plan;

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::Backend;
 use crate::catalog::Decision;
 use crate::policy::CallFacts;
-use crate::policy::testing::{CallSeen, PayloadSeen, Subject};
+use crate::policy::testing::{CallSeen, PayloadSeen, Schemas, Subject};
 
 /// What happens to a tool's calls.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -52,6 +52,8 @@ pub struct ResultExplained {
     pub payload: Option<String>,
     /// Whether the policy changed it.
     pub rewritten: bool,
+    /// Why its structured content was taken out, if it was: how the policy left it, clients would throw all of it away.
+    pub structure_taken_out: Option<String>,
     /// What withheld or rewrote it: a place in a file, or a field.
     pub rule: Option<String>,
     /// Steps that a hook took.
@@ -61,8 +63,11 @@ pub struct ResultExplained {
 impl Backend {
     /// The backend as tests of its policy ask it.
     pub fn subject(&self) -> Subject {
-        let schema = |tool: &str| Some((tool.to_owned(), self.tool(tool)?.schema.clone()));
-        let tools = self.tool_names().filter_map(schema).collect();
+        let schemas = |tool: &str| {
+            let known = self.tool(tool)?;
+            Some((tool.to_owned(), Schemas { input: known.schema.clone(), output: known.output.clone() }))
+        };
+        let tools = self.tool_names().filter_map(schemas).collect();
         Subject { name: self.name.to_string(), policy: self.policy.clone(), tools, call_max: self.call_max() }
     }
 
@@ -123,6 +128,7 @@ impl From<PayloadSeen> for ResultExplained {
             reason,
             payload,
             rewritten: seen.is_rewritten,
+            structure_taken_out: seen.unfit.map(|unfit| unfit.to_string()),
             rule: seen.rule,
             steps: seen.steps,
         }

@@ -82,6 +82,9 @@ fn describe_result(result: &ResultExplained, lines: &mut Vec<String>) {
         (None, Some(payload), true) => format!("result    rewritten: {payload}"),
         (None, ..) => "result    as the server sent it".to_owned(),
     });
+    if let Some(why) = &result.structure_taken_out {
+        lines.push(format!("structure taken out: what the policy left of it {why}"));
+    }
     decided(result.rule.as_deref(), result.steps, lines);
 }
 

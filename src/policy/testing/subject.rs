@@ -6,17 +6,28 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::policy::{CallFacts, CallVerdict, InputSchema, Judged, PayloadKind, Policy, ResultVerdict};
+use crate::policy::{
+    CallFacts, CallVerdict, InputSchema, Judged, OutputSchema, PayloadKind, Policy, ResultVerdict, Unfit, fitting,
+};
 
 /// A backend as far as its policy is concerned.
 #[derive(Clone, Debug)]
 pub struct Subject {
     pub name: String,
     pub policy: Policy,
-    /// The tools that clients see, with their schemas.
-    pub tools: BTreeMap<String, Option<Arc<InputSchema>>>,
+    /// The tools that clients see.
+    pub tools: BTreeMap<String, Schemas>,
     /// The longest that any call may take, whatever the policy says.
     pub call_max: Duration,
+}
+
+/// What the definition of a tool says of its calls, as far as it is asked.
+#[derive(Clone, Debug, Default)]
+pub struct Schemas {
+    /// For arguments that a hook rewrites.
+    pub input: Option<Arc<InputSchema>>,
+    /// For structured results that the policy changes.
+    pub output: Option<Arc<OutputSchema>>,
 }
 
 /// What becomes of a call.
@@ -37,6 +48,8 @@ pub struct PayloadSeen {
     /// What the client gets; or why it gets nothing.
     pub verdict: Result<String, String>,
     pub is_rewritten: bool,
+    /// Why its structured content was taken out.
+    pub unfit: Option<Unfit>,
     pub rule: Option<String>,
     pub steps: u32,
     /// By [`Policy::rule_names`]: the rule above, and a hook that was asked.
@@ -45,13 +58,13 @@ pub struct PayloadSeen {
 
 impl Subject {
     pub fn judge_call(&self, call: CallFacts) -> CallSeen {
-        let Some(schema) = self.tools.get(&call.tool) else {
+        let Some(Schemas { input, .. }) = self.tools.get(&call.tool) else {
             let reason = format!("Unknown tool: {}", call.tool);
             return CallSeen { verdict: Err(reason), is_rewritten: false, rule: None, steps: 0, reached: Vec::new() };
         };
         let given = call.arguments.clone();
         let [on_call, _] = self.policy.hook_names(&call.tool);
-        let Judged { verdict, steps, rule } = self.policy.judge_call_blocking(&Arc::new(call), schema.as_ref());
+        let Judged { verdict, steps, rule } = self.policy.judge_call_blocking(&Arc::new(call), input.as_ref());
         let is_rewritten = matches!(&verdict, CallVerdict::Send { arguments: Some(_), .. });
         let verdict = match verdict {
             CallVerdict::Send { arguments, deadline } => {
@@ -68,16 +81,28 @@ impl Subject {
     /// `call` is what the result answers.
     pub fn judge_result(&self, call: CallFacts, payload: &str) -> PayloadSeen {
         let [_, on_result] = self.policy.hook_names(&call.tool);
+        let output = self.tools.get(&call.tool).and_then(|schemas| schemas.output.clone());
         let bytes = Bytes::copy_from_slice(payload.as_bytes());
         let Judged { verdict, steps, rule } = self.policy.judge_result_blocking(&Arc::new(call), bytes);
         let is_rewritten = matches!(&verdict, ResultVerdict::Pass { payload: Some(_) });
+        let mut unfit = None;
         let verdict = match verdict {
-            ResultVerdict::Pass { payload: new } => Ok(new.unwrap_or_else(|| payload.to_owned())),
+            ResultVerdict::Pass { payload: None } => Ok(payload.to_owned()),
+            ResultVerdict::Pass { payload: Some(changed) } => match &output {
+                None => Ok(changed),
+                Some(schema) => match fitting(schema, &self.name, payload, changed) {
+                    Ok(fitting) => {
+                        unfit = fitting.unfit;
+                        Ok(fitting.payload)
+                    }
+                    Err(failure) => Err(format!("the policy failed: {failure}")),
+                },
+            },
             ResultVerdict::Withheld { reason } => Err(reason),
             ResultVerdict::Failed(failure) => Err(format!("the policy failed: {failure}")),
         };
         let reached = reached(rule.as_ref(), on_result, steps);
-        PayloadSeen { verdict, is_rewritten, rule, steps, reached }
+        PayloadSeen { verdict, is_rewritten, unfit, rule, steps, reached }
     }
 
     /// The `error` of a JSON-RPC response to a call of `tool`.
@@ -89,7 +114,7 @@ impl Subject {
             Err(failure) => Err(format!("the policy failed: {failure}")),
         };
         let rule = (is_rewritten || verdict.is_err()).then(|| "results".to_owned());
-        PayloadSeen { verdict, is_rewritten, reached: rule.iter().cloned().collect(), rule, steps: 0 }
+        PayloadSeen { verdict, is_rewritten, unfit: None, reached: rule.iter().cloned().collect(), rule, steps: 0 }
     }
 }
 

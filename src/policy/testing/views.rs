@@ -145,6 +145,7 @@ impl UserData for TestedResult {
         fields.add_field_method_get("withheld", |_, this| Ok(this.seen.verdict.is_err()));
         fields.add_field_method_get("reason", |_, this| Ok(this.seen.verdict.clone().err()));
         fields.add_field_method_get("changed", |_, this| Ok(this.seen.is_rewritten || this.seen.verdict.is_err()));
+        fields.add_field_method_get("structure_taken_out", |_, this| Ok(this.seen.unfit.is_some()));
         fields.add_field_method_get("rule", |_, this| Ok(this.seen.rule.clone()));
     }
 

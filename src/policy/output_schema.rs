@@ -29,7 +29,7 @@ pub enum Unfit {
 
 impl OutputSchema {
     /// `None` if the definition of the tool has no schema.
-    pub(super) fn of_tool(definition: &RawValue) -> Option<Self> {
+    pub fn of_tool(definition: &RawValue) -> Option<Self> {
         let [schema] = members(definition.get(), ["outputSchema"]).ok()?;
         let schema = RawValue::from_string(schema?.to_owned()).ok()?;
         Some(Self { schema, compiled: OnceLock::new() })

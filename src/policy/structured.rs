@@ -9,28 +9,36 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
+use super::output_schema::{OutputSchema, Unfit};
 use crate::protocol::raw::{entries, members};
-use crate::snapshot::{OutputSchema, Unfit};
+
+/// A result that can be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fitting {
+    pub payload: String,
+    /// Why its structure was taken out.
+    pub unfit: Option<Unfit>,
+}
 
 /// `after` is the result that the policy of `backend` made of `before`. A structure that was not changed is not looked
 /// at, whatever the server put there; nor is one of a result that is an error already.
-pub(super) fn fitting(
+///
+/// # Errors
+/// One of the two is no JSON object. The result must not be sent.
+pub fn fitting(
     schema: &OutputSchema,
     backend: &str,
     before: &str,
     after: String,
-) -> Result<String, serde_json::Error> {
+) -> Result<Fitting, serde_json::Error> {
     let [was] = members(before, ["structuredContent"])?;
     let [is, is_error] = members(&after, ["structuredContent", "isError"])?;
     if is == was || is_error == Some("true") {
-        return Ok(after);
+        return Ok(Fitting { payload: after, unfit: None });
     }
     match is.map_or(Err(Unfit::Differs), |is| schema.check(is)) {
-        Ok(()) => Ok(after),
-        Err(unfit) => {
-            tracing::warn!(backend, %unfit, "a structured result that a policy changed was taken out");
-            without_structure(&after, backend)
-        }
+        Ok(()) => Ok(Fitting { payload: after, unfit: None }),
+        Err(unfit) => Ok(Fitting { payload: without_structure(&after, backend)?, unfit: Some(unfit) }),
     }
 }
 
