@@ -35,6 +35,7 @@ use crate::protocol::error::RpcError;
 use crate::snapshot::{Backend, Snapshot};
 use crate::supervisor::{InstanceKey, ScopeKey, Supervisor};
 use reload::Reloads;
+use resources::Reads;
 
 /// Everything that the front needs: the current snapshot and the running things.
 #[derive(Debug)]
@@ -45,6 +46,7 @@ pub struct Broker {
     pub readiness: Readiness,
     pub events: Arc<EventLog>,
     undecided: Arc<Undecided>,
+    reads: Reads,
     reloads: Reloads,
 }
 
@@ -60,6 +62,7 @@ impl Broker {
             readiness: Readiness::default(),
             events,
             undecided: Arc::default(),
+            reads: Reads::default(),
             reloads,
         }
     }

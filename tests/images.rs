@@ -157,6 +157,61 @@ fn all_that_share_an_instance_can_read() {
     broker.finish();
 }
 
+/// KiB that a process has had in memory at most since the last time that somebody asked.
+fn peak_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    std::fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
+    peak.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn reading_takes_memory_for_four_and_not_for_all() {
+    let broker = start(Backend::singleton("fixture"));
+    let session = Session::new(&broker, "fixture");
+    let bytes = 12 << 20;
+    let uri = take(&session, bytes);
+    assert!(bytes_of(&read(&session, &uri)) == image(bytes, 1));
+    peak_kib(broker.pid());
+    let rest = peak_kib(broker.pid());
+    let request = session.request("resources/read", &json!({"uri": uri}));
+    let as_stream = request.clone().header("accept", "text/event-stream");
+    let send = |n: usize| broker.http().send(if n.is_multiple_of(2) { &request } else { &as_stream }).body.len();
+    std::thread::scope(|scope| {
+        let send = &send;
+        let reads: Vec<_> = (0..16).map(|n| scope.spawn(move || send(n))).collect();
+        assert!(reads.into_iter().all(|len| len.join().unwrap() > bytes / 3 * 4));
+    });
+    let (took, answer) = (peak_kib(broker.pid()).saturating_sub(rest), bytes as u64 / 3 * 4 / 1024);
+    eprintln!("{took} KiB more than at rest, for answers of {answer} KiB");
+    // Beside four answers what the allocator keeps for a while of those that are gone.
+    assert!(took < 8 * answer, "{took} KiB more than at rest, for answers of {answer} KiB");
+    broker.finish();
+}
+
+#[test]
+fn a_read_that_finds_no_place_is_told_so_and_places_come_back() {
+    let broker = start(Backend::singleton("fixture"));
+    let session = Session::new(&broker, "fixture");
+    // More than sockets take from somebody who does not read on.
+    let uri = take(&session, 24 << 20);
+    let request = session.request("resources/read", &json!({"uri": uri}));
+    let held: Vec<_> = (0..4).map(|_| broker.http().open(&request)).collect();
+    assert_eq!(broker.status()["totals"]["resource_reads"], 4);
+    assert_eq!(broker.status()["totals"]["resource_reads_max"], 4);
+    let refused = read(&session, &uri);
+    assert_eq!((refused.response.status, refused.error_code()), (200, -32603), "{}", refused.raw);
+    assert!(refused.raw.contains("4 resources are being read already; try again"), "{}", refused.raw);
+    // Lists and calls are in nobody's way.
+    assert_eq!(listed(&session), [uri.as_str()]);
+    drop(held);
+    assert!(bytes_of(&read(&session, &uri)) == image(24 << 20, 1));
+    wait::until_true("the places to be free", Duration::from_secs(10), || {
+        broker.status()["totals"]["resource_reads"] == 0
+    });
+    broker.finish();
+}
+
 #[test]
 fn files_go_with_their_generation_and_reading_keeps_nothing_awake() {
     let broker = start(Backend::session("fixture").idle_seconds(1));

@@ -7,17 +7,19 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::{Value, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Broker;
 use crate::core::generation::Generation;
 use crate::ownership::{KeptFile, KeptFiles};
 use crate::policy::{Link, Media, MediaKind};
-use crate::protocol::error::RpcError;
+use crate::protocol::error::{INTERNAL_ERROR, RpcError};
 use crate::protocol::version::Era;
 use crate::supervisor::{InstanceKey, Slot};
 
@@ -29,6 +31,49 @@ const CHUNK: usize = 48 * 1024;
 const READ_TTL_MS: u64 = 300_000;
 /// The list is another one after each call.
 const LIST_TTL_MS: u64 = 0;
+
+/// Reads under way, from the file to the last byte that the socket has taken. Each has its answer in memory, a third
+/// more than the file, which may have tens of megabytes.
+const READS_MAX: usize = 4;
+/// How long a read waits for a place. Those before it take some tens of milliseconds, unless a client does not take its
+/// answer.
+const READ_WAIT: Duration = Duration::from_secs(5);
+
+/// The places of reads.
+#[derive(Clone, Debug)]
+pub(super) struct Reads(Arc<Semaphore>);
+
+/// An answer with the place that it takes until nobody has it any more.
+struct Placed {
+    answer: String,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Default for Reads {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(READS_MAX)))
+    }
+}
+
+impl Reads {
+    /// For the status: those under way, and how many there may be.
+    pub fn occupancy(&self) -> (usize, usize) {
+        (READS_MAX - self.0.available_permits(), READS_MAX)
+    }
+
+    async fn place(&self) -> Result<OwnedSemaphorePermit, RpcError> {
+        let place = tokio::time::timeout(READ_WAIT, self.0.clone().acquire_owned()).await;
+        place.ok().and_then(Result::ok).ok_or_else(|| {
+            RpcError::new(INTERNAL_ERROR, format!("{READS_MAX} resources are being read already; try again"))
+        })
+    }
+}
+
+impl AsRef<[u8]> for Placed {
+    fn as_ref(&self) -> &[u8] {
+        self.answer.as_bytes()
+    }
+}
 
 /// Where a call keeps what its result is too small for: the files of the generation that answers it.
 #[derive(Clone, Debug)]
@@ -80,10 +125,11 @@ impl Shelf {
         self.files.list().into_iter().map(entry).collect()
     }
 
-    /// The `contents` of an address.
-    fn read(&self, uri: &str) -> Option<String> {
-        match self.files.open(uri.strip_prefix(&self.prefix)?)?.and_then(|(file, from)| contents(uri, &file, from)) {
-            Ok(contents) => Some(contents),
+    /// The answer with the `contents` of an address.
+    fn read(&self, uri: &str, era: Era) -> Option<String> {
+        match self.files.open(uri.strip_prefix(&self.prefix)?)?.and_then(|(file, from)| contents(uri, &file, from, era))
+        {
+            Ok(answer) => Some(answer),
             Err(error) => {
                 tracing::warn!(slot = self.slot, %error, "failed to read what was kept");
                 None
@@ -92,17 +138,23 @@ impl Shelf {
     }
 }
 
-fn contents(uri: &str, file: &KeptFile, mut from: File) -> io::Result<String> {
-    let mut contents =
-        format!(r#"[{{"uri":{},"mimeType":{},"blob":""#, Value::from(uri), Value::from(file.mime_type.as_str()));
-    contents.reserve_exact(usize::try_from(file.size).unwrap_or_default().div_ceil(3) * 4 + 3);
+/// In one piece, which is never copied: it may be as large as all else that the broker has in memory.
+fn contents(uri: &str, file: &KeptFile, mut from: File, era: Era) -> io::Result<String> {
+    let (head, mut tail) = frame(READ_TTL_MS, era);
+    tail.insert_str(0, "\"}]");
+    let mut contents = format!(
+        r#"{head}"contents":[{{"uri":{},"mimeType":{},"blob":""#,
+        Value::from(uri),
+        Value::from(file.mime_type.as_str())
+    );
+    contents.reserve_exact(usize::try_from(file.size).unwrap_or_default().div_ceil(3) * 4 + tail.len());
     let (mut piece, mut read) = (Vec::with_capacity(CHUNK), 0);
     while { &mut from }.take(CHUNK as u64).read_to_end(&mut piece)? > 0 {
         read += piece.len() as u64;
         STANDARD.encode_string(&piece, &mut contents);
         piece.clear();
     }
-    contents.push_str("\"}]");
+    contents.push_str(&tail);
     if read == file.size { Ok(contents) } else { Err(io::Error::other("a file has another size than was written")) }
 }
 
@@ -128,12 +180,17 @@ impl Broker {
 
     /// The answer to `resources/read`, from behind the id on.
     ///
+    /// Cancel safe: what is being read is read in vain.
+    ///
     /// # Errors
-    /// An address that was never given out to this scope, or not by a generation that lives.
+    /// An address that was never given out to this scope, or not by a generation that lives; or too many reads.
     pub async fn read_resource(&self, key: &InstanceKey, uri: &str, era: Era) -> Result<Bytes, RpcError> {
+        let place = self.reads.place().await?;
         let asked = uri.to_owned();
-        match self.on_shelf(key, move |shelf| shelf.read(&asked)).await {
-            Some(contents) => Ok(answer(&format!(r#""contents":{contents}"#), READ_TTL_MS, era)),
+        // The place goes along, so that it counts for as long as the bytes are there, whoever has gone away.
+        let read = move |shelf: Shelf| Some(Placed { answer: shelf.read(&asked, era)?, _place: place });
+        match self.on_shelf(key, read).await {
+            Some(placed) => Ok(Bytes::from_owner(placed)),
             None => Err(RpcError::resource_not_found(uri, era)),
         }
     }
@@ -149,15 +206,20 @@ impl Broker {
     }
 }
 
-/// What is kept belongs to a scope, so no cache may share it.
 fn answer(members: &str, ttl_ms: u64, era: Era) -> Bytes {
+    let (head, tail) = frame(ttl_ms, era);
+    [head, members, &tail].concat().into()
+}
+
+/// What stands before and behind the members of a result. What is kept belongs to a scope, so no cache may share it.
+fn frame(ttl_ms: u64, era: Era) -> (&'static str, String) {
     match era {
-        Era::Legacy => format!(r#","result":{{{members}}}}}"#),
+        Era::Legacy => (r#","result":{"#, "}}".to_owned()),
         Era::Modern => {
-            format!(r#","result":{{"resultType":"complete",{members},"ttlMs":{ttl_ms},"cacheScope":"private"}}}}"#)
+            let tail = format!(r#","ttlMs":{ttl_ms},"cacheScope":"private"}}}}"#);
+            (r#","result":{"resultType":"complete","#, tail)
         }
     }
-    .into()
 }
 
 #[cfg(test)]

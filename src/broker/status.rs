@@ -74,6 +74,7 @@ impl Broker {
         let all = || seen.values().flatten();
         let count = |is_meant: fn(PublicState) -> bool| all().filter(|seen| is_meant(seen.view.state)).count();
         let occupancy = self.supervisor.occupancy();
+        let (reads, reads_max) = self.reads.occupancy();
         let mut totals = json!({
             "live_instances": count(|state| state != PublicState::Stopped),
             "active_calls": all().map(|seen| seen.view.active).sum::<usize>(),
@@ -84,6 +85,8 @@ impl Broker {
             "live_instances_max": occupancy.limits.live_max,
             "concurrent_starts_max": occupancy.limits.starts_max,
             "waiting_for_a_place": occupancy.waiting,
+            "resource_reads": reads,
+            "resource_reads_max": reads_max,
             "policy_threads_abandoned": crate::policy::threads_abandoned(),
         });
         if let (Some(totals), Value::Object(front)) = (totals.as_object_mut(), front) {

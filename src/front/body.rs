@@ -18,6 +18,17 @@ pub(super) fn of_pieces(pieces: Pieces) -> Body {
     if pieces.len() <= JOIN_MAX { Body::from(pieces.joined()) } else { Body::new(PiecesBody(pieces)) }
 }
 
+/// The same as one event of a stream, for a message that the broker has made: it has no line ends.
+pub(super) fn of_event(mut pieces: Pieces) -> Body {
+    let mut event = Pieces::default();
+    event.push(Bytes::from_static(b"event: message\ndata: "));
+    while let Some(piece) = pieces.pop() {
+        event.push(piece);
+    }
+    event.push(Bytes::from_static(b"\n\n"));
+    of_pieces(event)
+}
+
 /// `{"jsonrpc":"2.0","id":` + id + the rest, which is a ready answer from behind the id on.
 pub(super) fn ready(id: &str, rest: &Bytes) -> Pieces {
     let mut pieces = Pieces::default();

@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, HeaderValue, Response};
 use bytes::Bytes;
 
 use super::body::ready;
-use super::post::{Accepts, accepts, answer_call, one};
+use super::post::{Accepts, accepts, answer_call, made, one};
 use super::resources::Asked;
 use super::respond::{self, Refusal, SESSION_ID};
 use super::serve::{Front, Mounted};
@@ -62,7 +62,7 @@ pub(super) async fn answer(
                     None => Err(RpcError::method_not_found(other)),
                 };
                 Ok(match answer {
-                    Ok(rest) => one(ready(id, &rest), accepts),
+                    Ok(rest) => made(id, &rest, accepts),
                     Err(error) => respond::rpc_error(&error, id),
                 })
             }

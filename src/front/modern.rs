@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::body::ready;
 use super::legacy::first_page;
-use super::post::{Accepts, answer_call, one};
+use super::post::{Accepts, answer_call, made, one};
 use super::resources::Asked;
 use super::respond::{self, Refusal};
 use super::serve::{Front, Mounted};
@@ -78,7 +78,7 @@ pub(super) async fn answer(
                 Err(error) => Err(error),
             };
             match answer {
-                Ok(rest) => one(ready(id, &rest), accepts),
+                Ok(rest) => made(id, &rest, accepts),
                 Err(error) => respond::rpc_error(&error, id),
             }
         }

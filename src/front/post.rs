@@ -11,7 +11,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use super::respond::{self, Refusal};
 use super::serve::{Front, Mounted};
 use super::session::Hold;
-use super::{legacy, modern, stream};
+use super::{body, legacy, modern, stream};
 use crate::broker::{Call, CallEvent};
 use crate::protocol::call::parse_text;
 use crate::protocol::envelope::Message;
@@ -66,6 +66,12 @@ pub(super) async fn answer_call(mut call: Call, accepts: Accepts, hold: Option<H
 /// One message, in the form that the client takes.
 pub(super) fn one(message: Pieces, accepts: Accepts) -> Response<Body> {
     if accepts.json { respond::message(message) } else { respond::events(stream::of_message(message)) }
+}
+
+/// The same for a ready answer of the broker's own, `rest` from behind the id on. However large, it is not copied.
+pub(super) fn made(id: &str, rest: &Bytes, accepts: Accepts) -> Response<Body> {
+    let message = body::ready(id, rest);
+    if accepts.json { respond::message(message) } else { respond::events(body::of_event(message)) }
 }
 
 pub(super) async fn read(body: Body, max: usize) -> Result<Bytes, Refusal> {
