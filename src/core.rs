@@ -9,4 +9,5 @@ pub mod lifecycle;
 pub mod limits;
 pub mod moment;
 pub mod restart;
+pub mod scope_key;
 pub mod survivor;

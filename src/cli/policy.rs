@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 
 use super::{backend_of, base_url, eprint_line, token_file};
-use crate::config::{Config, load_alone};
+use crate::config::Config;
 use crate::core::diagnostic::Diagnostics;
 use crate::exit::Exit;
 
@@ -69,11 +69,6 @@ fn chosen<'a>(config: &'a Config, named: &[&'a str]) -> anyhow::Result<Vec<&'a s
         return Ok(config.enabled().map(|backend| backend.name.as_str()).collect());
     }
     named.iter().map(|name| backend_of(config, name).map(|backend| backend.name.as_str())).collect()
-}
-
-/// A configuration whose catalogs and policies are looked at one by one.
-fn configuration(path: &Path) -> Result<Config, Diagnostics> {
-    load_alone(path)
 }
 
 /// The directories of the policies of the enabled backends and of those named, each once.

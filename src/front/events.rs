@@ -5,7 +5,6 @@
 use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::request::Parts;
@@ -19,10 +18,8 @@ use tokio_util::sync::CancellationToken;
 use super::places::Place;
 use super::respond::{self, Refusal};
 use super::serve::Front;
+use super::stream::{KEEP_ALIVE, comment};
 use crate::events::{Batch, EventLog};
-
-/// As for the other streams.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// A reader of the log.
 struct Follower {
@@ -92,8 +89,4 @@ impl Follower {
         }
         text.into()
     }
-}
-
-fn comment() -> Bytes {
-    Bytes::from_static(b": still here\n\n")
 }

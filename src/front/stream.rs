@@ -20,7 +20,7 @@ use crate::core::digest::Digest;
 use crate::protocol::raw::Pieces;
 
 /// Between two comments on a silent stream. Proxies and clients commonly give up after 30 to 60 seconds.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// `notifications/tools/list_changed`, as legacy streams carry it.
 const TOOLS_CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
@@ -35,7 +35,8 @@ fn event(message: &[u8]) -> Bytes {
     event.into()
 }
 
-fn comment() -> Bytes {
+/// A sign of life.
+pub(super) fn comment() -> Bytes {
     Bytes::from_static(b": still here\n\n")
 }
 

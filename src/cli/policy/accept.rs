@@ -6,8 +6,8 @@ use std::sync::Arc;
 use clap::Args;
 
 use super::super::{eprint_line, print_line};
-use super::{chosen, configuration, policy_directories, tell, test};
-use crate::config::Config;
+use super::{chosen, policy_directories, tell, test};
+use crate::config::{Config, load_alone};
 use crate::core::digest::Digest;
 use crate::exit::{Exit, Failure};
 use crate::policy::testing::TestOutcome;
@@ -31,7 +31,7 @@ pub(in crate::cli) struct AcceptArgs {
 }
 
 pub(super) fn run(path: &Path, args: &AcceptArgs) -> anyhow::Result<Exit> {
-    let config = configuration(path)?;
+    let config = load_alone(path)?;
     let named: Vec<&str> = args.backends.iter().map(String::as_str).collect();
     let names = chosen(&config, &named)?;
     let Some(backends) = checked(&config, &names) else {

@@ -7,14 +7,15 @@ use serde_json::{Value, json};
 
 use super::super::check::counted;
 use super::super::{eprint_line, print_line};
-use super::{chosen, configuration, tell};
+use super::{chosen, tell};
+use crate::config::load_alone;
 use crate::core::diagnostic::Diagnostics;
 use crate::exit::Exit;
 use crate::review::{Review, ReviewLock};
 use crate::snapshot::{Backend, build_backend};
 
 pub(super) fn run(path: &Path, backend: Option<&str>, as_json: bool) -> anyhow::Result<Exit> {
-    let config = configuration(path)?;
+    let config = load_alone(path)?;
     let lock = ReviewLock::read(&ReviewLock::path_for(path))?;
     let names = chosen(&config, backend.as_slice())?;
     let mut reports = Vec::new();

@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::super::{backend_of, print_line};
-use super::configuration;
+use crate::config::load_alone;
 use crate::exit::{Exit, Failure};
 use crate::policy::CallFacts;
 use crate::snapshot::{CallExplained, Explanation, ResultExplained, build_backend};
@@ -34,7 +34,7 @@ pub(super) fn run(path: &Path, args: &ExplainArgs) -> anyhow::Result<Exit> {
     {
         return Err(Failure::new(Exit::Usage, "--args takes a JSON object, such as '{\"url\":\"http://x/\"}'").into());
     }
-    let config = configuration(path)?;
+    let config = load_alone(path)?;
     let backend = build_backend(&config, &args.backend, backend_of(&config, &args.backend)?)?;
     let result = match &args.result {
         Some(file) => Some(std::fs::read_to_string(file).with_context(|| format!("read `{}`", file.display()))?),

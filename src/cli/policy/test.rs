@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::super::{backend_of, eprint_line, print_line, replace_file};
 use super::coverage::Coverage;
-use super::{configuration, junit, policy_directories};
-use crate::config::Config;
+use super::{junit, policy_directories};
+use crate::config::{Config, load_alone};
 use crate::exit::{Exit, Failure};
 use crate::policy::testing::{Subject, TestOutcome, run_file};
 use crate::snapshot::build_backend;
@@ -30,7 +30,7 @@ pub(in crate::cli) struct TestArgs {
 }
 
 pub(super) fn run(path: &Path, args: &TestArgs) -> anyhow::Result<Exit> {
-    let config = configuration(path)?;
+    let config = load_alone(path)?;
     let directories = policy_directories(&config, &[]);
     let outcomes = run_all(&config, &directories, args.pattern.as_deref().unwrap_or_default(), |outcome| {
         if !args.json {

@@ -6,7 +6,8 @@ use anyhow::Context as _;
 use clap::Args;
 
 use super::super::{eprint_line, print_line};
-use super::{configuration, policy_directories};
+use super::policy_directories;
+use crate::config::load_alone;
 use crate::exit::Exit;
 use crate::policy::language::{reference, stubs};
 
@@ -31,7 +32,7 @@ pub(super) fn run(config: impl Fn() -> anyhow::Result<PathBuf>, args: &TypesArgs
 
 fn check(path: &Path) -> anyhow::Result<Exit> {
     let mut exit = Exit::Done;
-    for directory in policy_directories(&configuration(path)?, &[]) {
+    for directory in policy_directories(&load_alone(path)?, &[]) {
         let file = directory.join("types/broker.d.luau");
         let shown = file.display();
         match std::fs::read_to_string(&file) {

@@ -15,6 +15,7 @@ use super::verdict::Answer;
 use super::views::{CallView, check_size, request as request_view};
 use super::{At, Hook};
 use crate::core::diagnostic::Diagnostic;
+use crate::core::scope_key::is_scope_key;
 use crate::policy::decide::{CallFacts, CallVerdict, Judged, PolicyFailure, RequestFacts, ResultVerdict, ScopeVerdict};
 use crate::policy::frozen::ToolPlan;
 use crate::policy::results::{Link, PayloadKind, ResultRules, RuleFailure};
@@ -214,12 +215,6 @@ pub(in crate::policy) fn scope_key(
         Ok(Some(key)) => Judged { verdict: ScopeVerdict::Key(key), steps, rule: Some(hook.place().to_string()) },
         Err(fault) => failed(hook, fault, steps),
     }
-}
-
-/// As the keys in URLs and headers are.
-fn is_scope_key(key: &[u8]) -> bool {
-    let is_plain = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'~' | b'-');
-    (1..=64).contains(&key.len()) && key.iter().all(is_plain)
 }
 
 fn nowhere() -> Link {
