@@ -2,6 +2,7 @@
 
 mod call;
 mod capture;
+mod changes;
 mod check;
 mod client;
 mod decide;

@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+use super::changes::{self, list, word};
 use super::check::counted;
-use super::client::Admin;
 use super::ending::OperatorArgs;
-use super::{block_on, eprint_line, full_url, print_line};
+use super::{eprint_line, full_url};
 use crate::app::admin_token_path;
 use crate::config::{self, DEFAULT_LISTEN};
 use crate::exit::{Exit, Failure, code_of};
@@ -38,17 +38,9 @@ pub(super) fn run(path: Option<PathBuf>, args: &ReloadArgs) -> anyhow::Result<Ex
     let Some(token) = token else {
         return not_asked(path.as_deref(), Failure::new(Exit::NotReached, NO_TOKEN).into());
     };
-    let mut arguments = Map::new();
-    arguments.insert("dry_run".into(), args.dry_run.into());
-    arguments.insert("accept".into(), args.accept.into());
-    let answer = block_on(async {
-        let admin = Admin::open(&base, &token).await?;
-        let answer = admin.ask("broker_reload", arguments).await;
-        admin.close().await;
-        answer
-    });
+    let answer = changes::ask(&base, &token, args.dry_run, args.accept);
     match answer {
-        Ok(answer) => Ok(show(&answer, args.operator.json)),
+        Ok(answer) => Ok(changes::show(&answer, args.operator.json, describe)),
         Err(error) => not_asked(path.as_deref(), error),
     }
 }
@@ -69,60 +61,16 @@ fn not_asked(path: Option<&Path>, error: anyhow::Error) -> anyhow::Result<Exit> 
     }
 }
 
-fn show(answer: &Value, as_json: bool) -> Exit {
-    let errors = answer["errors"].as_array().map(Vec::as_slice).unwrap_or_default();
-    for error in errors {
-        let line = error["line"].as_u64().map(|line| format!(":{line}")).unwrap_or_default();
-        eprint_line(&format!("{}{line}: {}", text_of(&error["file"]), text_of(&error["message"])));
-    }
-    let is_ok = answer["ok"] == true;
-    if as_json {
-        print_line(&answer.to_string());
-    } else if is_ok {
-        describe(answer).iter().for_each(|line| print_line(line));
-    }
-    if !is_ok {
-        let goes_on = if answer["dry_run"] == true { "would be refused" } else { "refused" };
-        let found = counted(errors.len(), "error");
-        eprint_line(&format!("lazy-mcp: {goes_on}: {found}; revision {} goes on", answer["revision"]));
-        return Exit::Refused;
-    }
-    Exit::Done
-}
-
 fn describe(answer: &Value) -> Vec<String> {
-    let backends = answer["backends"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let mut lines: Vec<String> = backends.iter().map(describe_backend).collect();
-    let keys: Vec<&str> = answer["needs_restart"].as_array().into_iter().flatten().map(text_of).collect();
+    let mut lines = changes::backends(answer);
+    let keys: Vec<&str> = list(&answer["needs_restart"]).iter().map(word).collect();
     if !keys.is_empty() {
         lines.push(format!("with the next start of the broker: {}", keys.join(", ")));
     }
-    let mounted = counted(answer["mounted_backends"].as_array().map_or(0, Vec::len), "backend");
+    let mounted = counted(list(&answer["mounted_backends"]).len(), "backend");
     lines.push(match answer["dry_run"] == true {
         true => format!("would be published: {mounted}; revision {} goes on", answer["revision"]),
         false => format!("revision {}: {mounted}, in {} ms", answer["revision"], answer["took_ms"]),
     });
     lines
-}
-
-/// `playwright: launch; instances draining 0a1b2c3d4e5f; tools added a, b`.
-fn describe_backend(backend: &Value) -> String {
-    let mut text = format!("{}: {}", text_of(&backend["name"]), text_of(&backend["change"]));
-    for (key, what) in [
-        ("instances_kept", "instances kept"),
-        ("instances_draining", "instances draining"),
-        ("instances_retired", "instances retired"),
-        ("tools_added", "tools added"),
-        ("tools_removed", "tools removed"),
-    ] {
-        let named: Vec<&str> = backend[key].as_array().into_iter().flatten().map(text_of).collect();
-        if !named.is_empty() {
-            text += &format!("; {what} {}", named.join(", "));
-        }
-    }
-    text
-}
-
-fn text_of(value: &Value) -> &str {
-    value.as_str().unwrap_or("?")
 }

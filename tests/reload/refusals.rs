@@ -110,7 +110,7 @@ fn the_command_tells_what_is_wrong_whether_or_not_a_broker_is_there() {
     broker.write("config/broker.toml", &whole);
     let run = broker.cli(&["reload"]);
     assert_eq!(run.code, Some(0), "{run:#?}");
-    assert!(run.stdout.contains("one: unchanged") && run.stdout.contains("revision 2: 2 backends"), "{run:#?}");
+    assert!(run.stdout.contains("one  unchanged\n") && run.stdout.contains("revision 2: 2 backends"), "{run:#?}");
     assert_eq!(broker.status()["broker"]["reviewed"], false);
     let run = broker.cli(&["reload", "--accept"]);
     assert_eq!(run.code, Some(0), "{run:#?}");
