@@ -11,7 +11,7 @@ use lazy_mcp_broker::broker::{Broker, ReloadOptions};
 use lazy_mcp_broker::events::EventLog;
 use lazy_mcp_broker::ownership::{Journal, KeeperProgram};
 use lazy_mcp_broker::snapshot;
-use lazy_mcp_broker::supervisor::{Supervisor, SupervisorLimits};
+use lazy_mcp_broker::supervisor::{NoAudience, Supervisor, SupervisorLimits};
 
 const TARGET: Duration = Duration::from_millis(20);
 const ROUNDS: usize = 50;
@@ -29,8 +29,8 @@ fn main() {
     let journal = Journal::open(&dir.path().join("state")).unwrap();
     let events = Arc::new(EventLog::new("bench".into()));
     let limits = SupervisorLimits { slots_max: 100, live_max: 10, starts_max: 4, set_aside_max: 4 };
-    let supervisor = Supervisor::new(journal, KeeperProgram::own(), limits, &[], events.clone());
-    let broker = Arc::new(Broker::new(first, Arc::new(supervisor), events));
+    let supervisor = Supervisor::new(journal, KeeperProgram::own(), limits, &[], events.clone(), Arc::new(NoAudience));
+    let broker = Arc::new(Broker::new(first, Arc::new(supervisor), events, Arc::default()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let policies = ["playwright", "chrome-devtools", "agentation"].map(|name| format!("policies/{name}.lua"));
     let catalogs = ["playwright", "chrome-devtools", "agentation"].map(|name| format!("catalogs/{name}.json"));

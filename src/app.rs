@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::broker::{Broker, ReloadOptions};
+use crate::broker::{Audience, Broker, Ears, ReloadOptions};
 use crate::events::{EventLog, What};
 use crate::exit::{Exit, Failure};
 use crate::front::{AdminToken, Front, Sessions};
@@ -89,7 +89,8 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
     make_private_dir(&server.state_dir)
         .with_context(|| format!("make the directory `{}` of `state_dir`", server.state_dir.display()))?;
     let journal = Journal::open(&server.state_dir).map_err(|e| Failure::new(Exit::NotSo, e.to_string()))?;
-    let sessions = Sessions::open(&server.state_dir, server.session_ttl, server.sessions_max)
+    let audience = Arc::new(Audience::default());
+    let sessions = Sessions::open(&server.state_dir, server.session_ttl, server.sessions_max, audience.clone())
         .with_context(|| format!("read the sessions in `{}`", server.state_dir.display()))?;
     let token = admin_token_path(&server.state_dir);
     let admin_token =
@@ -110,8 +111,14 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
     let (live_max, starts_max) = (server.live_instances_max, server.concurrent_starts_max);
     let events = Arc::new(EventLog::new(epoch()));
     let limits = SupervisorLimits { slots_max: SLOTS_MAX, live_max, starts_max, set_aside_max: SET_ASIDE_MAX };
-    let supervisor =
-        Arc::new(Supervisor::new(journal, KeeperProgram::own(), limits, &controllers(&snapshot), events.clone()));
+    let supervisor = Arc::new(Supervisor::new(
+        journal,
+        KeeperProgram::own(),
+        limits,
+        &controllers(&snapshot),
+        events.clone(),
+        Arc::new(Ears(audience.clone())),
+    ));
     if let Some(reason) = supervisor.cgroups_missing() {
         tracing::info!(%reason, "no cgroups: keepers own their trees alone");
     }
@@ -120,7 +127,7 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
             tracing::warn!(backend = %backend.name, %reason, "limits are asked for and do not hold");
         }
     }
-    let broker = Arc::new(Broker::new(snapshot, supervisor.clone(), events.clone()));
+    let broker = Arc::new(Broker::new(snapshot, supervisor.clone(), events.clone(), audience));
     let shutdown = CancellationToken::new();
     let front = Arc::new(Front::new(broker.clone(), sessions, admin_token, shutdown.clone()));
 

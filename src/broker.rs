@@ -4,6 +4,7 @@
 //! state machine that the front polls: queued, running, ended; dropping it is what a client's going away means.
 
 pub mod admin;
+mod audience;
 mod call;
 mod decisions;
 mod evidence;
@@ -12,6 +13,7 @@ mod finish;
 mod metrics;
 mod reload;
 mod resources;
+mod session;
 mod status;
 mod undecided;
 
@@ -21,10 +23,12 @@ use std::time::SystemTime;
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
+pub use audience::{Audience, Ears, OpenStream, Recipient};
 pub use call::{Call, CallEvent, Client, Reply};
 pub use decisions::PolicyFailed;
 pub use fault::Fault;
 pub use reload::{ReloadOptions, ReloadReport};
+pub use resources::KEPT_SCHEME;
 pub use status::Readiness;
 
 use self::undecided::Undecided;
@@ -45,6 +49,7 @@ pub struct Broker {
     pub started_at: SystemTime,
     pub readiness: Readiness,
     pub events: Arc<EventLog>,
+    pub audience: Arc<Audience>,
     undecided: Arc<Undecided>,
     reads: Reads,
     reloads: Reloads,
@@ -52,7 +57,12 @@ pub struct Broker {
 
 impl Broker {
     /// Serves `snapshot`, the first revision, with a supervisor that has no plans yet.
-    pub fn new(snapshot: Snapshot, supervisor: Arc<Supervisor>, events: Arc<EventLog>) -> Self {
+    pub fn new(
+        snapshot: Snapshot,
+        supervisor: Arc<Supervisor>,
+        events: Arc<EventLog>,
+        audience: Arc<Audience>,
+    ) -> Self {
         let reloads = Reloads::new(&snapshot);
         supervisor.publish(&snapshot.plans()).expect("nothing shuts down before it serves");
         Self {
@@ -61,6 +71,7 @@ impl Broker {
             started_at: SystemTime::now(),
             readiness: Readiness::default(),
             events,
+            audience,
             undecided: Arc::default(),
             reads: Reads::default(),
             reloads,
@@ -81,7 +92,7 @@ impl Broker {
     /// Begins a call. A tool that clients do not see is an error of the protocol; any other call that cannot begin is
     /// one that has ended already.
     pub fn call(&self, backend: &Arc<Backend>, client: Client, request: CallRequest) -> Result<Call, RpcError> {
-        Call::begin(&self.supervisor, &self.events, &self.undecided, backend, client, request)
+        Call::begin(self, backend, client, request)
     }
 
     /// Cancels what a client has queued or running under its request id, or all of it. The number of calls found.

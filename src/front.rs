@@ -12,6 +12,7 @@ mod modern;
 mod pages;
 mod places;
 mod post;
+mod relay;
 mod resources;
 mod respond;
 mod serve;

@@ -8,5 +8,6 @@ pub mod call;
 pub mod envelope;
 pub mod error;
 pub mod frame;
+pub mod logging;
 pub mod raw;
 pub mod version;

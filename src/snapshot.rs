@@ -6,6 +6,7 @@ mod backend;
 mod build;
 mod difference;
 mod explain;
+mod offers;
 mod review;
 mod surface;
 
@@ -16,8 +17,9 @@ pub use backend::{Backend, Tool};
 pub use build::{build, build_backend, rebuild, rebuild_unreviewed, switched};
 pub use difference::{AtStart, BackendDifference, Change, differences};
 pub use explain::{CallExplained, Explanation, ResultExplained};
+pub use offers::{Offers, Reach};
 pub use review::{Acceptance, Reviewed, Signature, accept};
-pub use surface::Surface;
+pub use surface::{List, ListDigests, Surface};
 
 use crate::config::Config;
 pub use crate::config::Switches;

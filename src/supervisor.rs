@@ -5,6 +5,7 @@
 //! is done by the slot's driver, one task a slot, in the order it was decided.
 //! Leaves policies, clients and HTTP to others: it is told a plan and asked for leases.
 
+mod audience;
 mod driver;
 mod floor;
 mod instance;
@@ -15,6 +16,7 @@ mod slot;
 mod start;
 mod windows;
 
+pub use audience::{Audience, NoAudience};
 pub use floor::Occupancy;
 pub use instance::{InstanceKey, ScopeKey};
 pub use plan::Plan;

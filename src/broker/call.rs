@@ -5,24 +5,25 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
 use tokio::time::Sleep;
 
 use super::decisions::{Decider, Later, facts, withheld};
 use super::fault::Fault;
 use super::finish::{Finish, Hooked};
 use super::resources::Shelf;
-use super::undecided::{Asking, Undecided};
+use super::undecided::Asking;
+use super::{Broker, Recipient};
 use crate::core::diagnostic::suggestion;
 use crate::core::generation::Generation;
 use crate::events::{EventLog, What};
-use crate::link::{Caller, InFlight, Link, Loss, NotSent, Outcome};
-use crate::policy::{CallVerdict, DriftRule, Judged, PayloadKind, ResultVerdict, ToolPlan};
-use crate::protocol::call::{Answer, CallRequest};
+use crate::link::{Caller, InFlight, Link, Loss, NotSent, Outbox, Outcome};
+use crate::policy::{CallVerdict, DriftRule, Judged, PayloadKind, ResultRules, ResultVerdict, ToolPlan};
+use crate::protocol::call::{Answer, CallRequest, Subject};
 use crate::protocol::error::{RpcError, shown};
+use crate::protocol::logging::LogLevel;
 use crate::protocol::raw::{Pieces, members, replaced, span};
-use crate::protocol::version::Era;
-use crate::snapshot::{Backend, OutputSchema};
+use crate::protocol::version::{Era, meta};
+use crate::snapshot::{Backend, OutputSchema, Reach};
 use crate::supervisor::{Acquired, Granted, InstanceKey, ScopeKey, Slot, Supervisor, Waiter};
 
 /// A call that has been silent this long gets a sign of life, so that nobody between gives up on the connection.
@@ -37,6 +38,8 @@ pub struct Client {
     pub key: u128,
     pub scope: ScopeKey,
     pub era: Era,
+    /// The session, if there is one.
+    pub recipient: Option<Arc<Recipient>>,
 }
 
 /// What a call has to say next.
@@ -52,9 +55,29 @@ pub enum CallEvent {
 /// How a call ends.
 #[derive(Debug)]
 pub enum Reply {
-    /// The server's response, with the client's id.
-    Message(Pieces),
+    /// The server's response, with the client's id; `error` is the code of one.
+    Answer {
+        message: Pieces,
+        error: Option<i64>,
+    },
     Fault(Fault),
+    /// The same of a request that is no call of a tool.
+    Error(RpcError),
+}
+
+impl Reply {
+    pub(super) fn of(answer: &Answer, id: &Bytes, payload: Option<String>, era: Era, is_read: bool) -> Self {
+        Self::Answer { message: answer.reply(id, payload, era, is_read), error: answer.error_code(era) }
+    }
+
+    /// The code of a JSON-RPC error.
+    pub fn error_code(&self) -> Option<i64> {
+        match self {
+            Self::Answer { error, .. } => *error,
+            Self::Error(error) => Some(error.code),
+            Self::Fault(_) => None,
+        }
+    }
 }
 
 /// A call under way. Dropping it is the caller's going away: a queued call leaves the queue; a running one is
@@ -70,6 +93,7 @@ pub struct Call {
     arguments: Option<String>,
     plan: Arc<ToolPlan>,
     output: Option<Arc<OutputSchema>>,
+    reach: Reach,
     arrived: Instant,
     deadline: Instant,
     timer: Option<Pin<Box<Sleep>>>,
@@ -96,7 +120,7 @@ enum Phase {
     },
     /// The reply is known; notices that came before it go out first.
     Ending {
-        notices: Option<mpsc::Receiver<Bytes>>,
+        notices: Option<Arc<Outbox>>,
         ended: Ended,
     },
 }
@@ -111,27 +135,33 @@ enum Ended {
 
 impl Call {
     pub(super) fn begin(
-        supervisor: &Arc<Supervisor>,
-        events: &Arc<EventLog>,
-        undecided: &Arc<Undecided>,
+        broker: &Broker,
         backend: &Arc<Backend>,
         client: Client,
         request: CallRequest,
     ) -> Result<Self, RpcError> {
         let arrived = Instant::now();
-        let Some(tool) = backend.tool(&request.tool) else {
-            let hint = suggestion(&request.tool, backend.tool_names());
-            return Err(RpcError::invalid_params(format!("Unknown tool: {}{hint}", shown(&request.tool))));
+        let supervisor = &broker.supervisor;
+        let (reach, tool) = match request.tool() {
+            None => (backend.offers.reach(&request.subject)?, None),
+            Some(name) => match backend.tool(name) {
+                Some(tool) => (Reach::Starts, Some(tool)),
+                None => {
+                    let hint = suggestion(name, backend.tool_names());
+                    return Err(RpcError::invalid_params(format!("Unknown tool: {}{hint}", shown(name))));
+                }
+            },
         };
-        let plan = tool.plan.clone();
+        let plan = tool.map_or(&backend.for_all, |tool| &tool.plan).clone();
         let mut call = Self {
-            events: events.clone(),
+            events: broker.events.clone(),
             backend: backend.clone(),
             client,
             request,
             arguments: None,
             plan,
-            output: tool.output.clone(),
+            output: tool.and_then(|tool| tool.output.clone()),
+            reach,
             arrived,
             deadline: arrived,
             timer: None,
@@ -140,8 +170,9 @@ impl Call {
         call.set_deadline(call.plan.deadline);
         call.phase = if call.plan.has_on_call() {
             let facts = facts(&call.client, &call.request, call.request.arguments());
-            let verdict = Later::new(call.plan.judge_call(facts, tool.schema.clone()));
-            let asking = undecided.enter(call.client.key, call.request.id());
+            let schema = tool.and_then(|tool| tool.schema.clone());
+            let verdict = Later::new(call.plan.judge_call(facts, schema));
+            let asking = broker.undecided.enter(call.client.key, call.request.id());
             Phase::Judging { verdict, supervisor: supervisor.clone(), asking }
         } else {
             let judged = call.plan.judge_by_rules(call.request.arguments());
@@ -173,7 +204,7 @@ impl Call {
                 Phase::ended(Reply::Fault(Fault::denied(&name, &reason)))
             }
             CallVerdict::Failed(failure) => {
-                tracing::warn!(backend = %name, tool = %self.request.tool, %failure, "a call was not sent: its policy failed");
+                tracing::warn!(backend = %name, tool = %self.request.label(), %failure, "a call was not sent: its policy failed");
                 self.decider().tell(judged.rule, |decision| What::CallDenied { decision });
                 Phase::ended(Reply::Fault(Fault::policy_failed_on_call(&name)))
             }
@@ -197,7 +228,7 @@ impl Call {
     }
 
     fn decider(&self) -> Decider {
-        let tool = self.request.tool.as_str().into();
+        let tool = self.request.label().into();
         Decider { events: self.events.clone(), backend: self.backend.clone(), tool }
     }
 
@@ -258,13 +289,13 @@ impl Call {
                     tokio::select! {
                         // Notices first, since they were sent before the answer. All are kept in `self`.
                         biased;
-                        Some(notice) = next_notice(&mut call.progress) => {
+                        Some(notice) = call.notices.next() => {
                             if let Some(notice) = self.ruled(notice) {
                                 return CallEvent::Notice(notice);
                             }
                         }
                         outcome = &mut call.outcome => {
-                            let notices = call.progress.take();
+                            let notices = Some(call.notices.clone());
                             let ended = self.end(outcome.unwrap_or(Outcome::Lost(Loss::Exited)));
                             self.phase = Phase::Ending { notices, ended };
                         }
@@ -277,7 +308,7 @@ impl Call {
                     }
                 }
                 Phase::Ending { notices, ended } => {
-                    if let Some(notice) = notices.as_mut().and_then(|notices| notices.try_recv().ok()) {
+                    if let Some(notice) = notices.as_ref().and_then(|notices| notices.take()) {
                         match self.ruled(notice) {
                             Some(notice) => return CallEvent::Notice(notice),
                             None => continue,
@@ -290,8 +321,30 @@ impl Call {
                         Ended::Now(reply) => reply,
                         Ended::Aside(_) | Ended::Told => Reply::Fault(Fault::cancelled()),
                     };
-                    return CallEvent::Ended(reply);
+                    return CallEvent::Ended(self.shaped(reply));
                 }
+            }
+        }
+    }
+
+    /// A failure as the kind of request can have it.
+    fn shaped(&self, reply: Reply) -> Reply {
+        match reply {
+            Reply::Fault(fault) if self.request.tool().is_none() => {
+                tracing::info!(backend = %self.backend.name, code = fault.code, "request failed");
+                Reply::Error(fault.as_error(&self.backend.name))
+            }
+            other => other,
+        }
+    }
+
+    /// The request is for a server that runs, and none does.
+    fn nobody_to_ask(&self) -> RpcError {
+        match &self.request.subject {
+            Subject::Resource(uri) => RpcError::resource_not_found(uri, self.client.era),
+            Subject::Completion(_) => RpcError::invalid_params("Unknown prompt or resource"),
+            Subject::Tool(_) | Subject::Prompt(_) | Subject::Other(_) => {
+                RpcError::method_not_found(self.request.label())
             }
         }
     }
@@ -299,6 +352,14 @@ impl Call {
     /// Asks for a lease, in the slot that the scope names.
     fn enter(&mut self, supervisor: &Arc<Supervisor>) -> Phase {
         let key = InstanceKey { backend: self.backend.name.clone(), scope: self.client.scope.clone() };
+        if self.reach == Reach::Live {
+            let acquired = supervisor.find(&key).and_then(|slot| {
+                let (caller, wait_until) = self.caller();
+                slot.acquire_live(caller, wait_until)
+            });
+            let phase = acquired.and_then(|acquired| self.acquired(acquired, SENDS_MAX));
+            return phase.unwrap_or_else(|| Phase::ended(Reply::Error(self.nobody_to_ask())));
+        }
         loop {
             let slot = match supervisor.slot(&key) {
                 Ok(slot) => slot,
@@ -313,9 +374,29 @@ impl Call {
 
     /// `None`: the slot was forgotten in this moment.
     fn acquire(&mut self, slot: &Arc<Slot>, sends_left: usize) -> Option<Phase> {
-        let caller = Caller { client: self.client.key, id: self.request.id(), deadline: self.deadline };
-        let wait_until = self.deadline.min(self.arrived + self.backend.policy.queue.wait);
-        Some(match slot.acquire(caller, wait_until) {
+        let (caller, wait_until) = self.caller();
+        let acquired = match self.reach {
+            Reach::Starts => slot.acquire(caller, wait_until),
+            Reach::Live => slot.acquire_live(caller, wait_until)?,
+        };
+        self.acquired(acquired, sends_left)
+    }
+
+    /// Who waits for a lease, and until when.
+    fn caller(&self) -> (Caller, Instant) {
+        (self.as_caller(), self.deadline.min(self.arrived + self.backend.policy.queue.wait))
+    }
+
+    fn as_caller(&self) -> Caller {
+        let logs = match &self.client.recipient {
+            Some(recipient) => Some(recipient.level()),
+            None => LogLevel::of(self.request.meta(), meta::LOG_LEVEL),
+        };
+        Caller { client: self.client.key, id: self.request.id(), deadline: self.deadline, logs }
+    }
+
+    fn acquired(&mut self, acquired: Acquired, sends_left: usize) -> Option<Phase> {
+        Some(match acquired {
             Acquired::Forgotten => return None,
             Acquired::Now(granted) => self.send(granted, sends_left),
             Acquired::Later(waiter) => Phase::Queued { waiter, sends_left },
@@ -327,16 +408,25 @@ impl Call {
 
     /// Writes the call. This is the only place that does, and a call that was written is never written again.
     fn send(&mut self, granted: Granted, sends_left: usize) -> Phase {
-        if self.backend.policy.drift == DriftRule::Refuse && granted.drifted.contains(&self.request.tool) {
-            return Phase::ended(Reply::Fault(Fault::drifted(&self.backend.name, &self.request.tool)));
+        if let Some(tool) = self.request.tool()
+            && self.backend.policy.drift == DriftRule::Refuse
+            && granted.drifted.contains(tool)
+        {
+            return Phase::ended(Reply::Fault(Fault::drifted(&self.backend.name, tool)));
         }
         let Granted { lease, link, .. } = granted;
         let (slot, generation, id) = (lease.slot().clone(), lease.generation, lease.id.0);
-        let caller = Caller { client: self.client.key, id: self.request.id(), deadline: self.deadline };
+        let caller = self.as_caller();
+        if let (None, Some(level), true) = (&self.client.recipient, caller.logs, self.backend.offers.logging) {
+            link.hear_logs_from(level);
+        }
         match link.call(id, &self.request, self.arguments.as_deref(), self.client.era, caller, Box::new(lease)) {
             Ok(call) => {
                 if call.is_due_first {
                     slot.look();
+                }
+                if let Some(recipient) = &self.client.recipient {
+                    recipient.hand_over(&call.notices);
                 }
                 Phase::Running { slot, link, generation, call }
             }
@@ -368,7 +458,7 @@ impl Call {
             return Ended::Aside(self.judged_result(answer));
         }
         if self.plan.results.is_empty() {
-            return Ended::Now(Reply::Message(answer.reply(&id, None, era)));
+            return Ended::Now(Reply::of(&answer, &id, None, era, self.request.is_read()));
         }
         let finish = self.finish();
         if finish.is_aside(&answer) {
@@ -402,6 +492,7 @@ impl Call {
         Finish {
             id: self.request.id(),
             era: self.client.era,
+            is_read: self.request.is_read(),
             plan: self.plan.clone(),
             output: self.output.clone(),
             shelf: if keeps_media { self.shelf() } else { None },
@@ -417,23 +508,9 @@ impl Call {
         }
     }
 
-    /// A notification of the call as the policy's result rules leave it; `None` if they could not do their work, since
-    /// what is not redacted never leaves.
+    /// A message of the server as the policy's rules leave it.
     fn ruled(&self, notice: Bytes) -> Option<Bytes> {
-        if self.plan.results.is_empty() {
-            return Some(notice);
-        }
-        let text = std::str::from_utf8(&notice).ok()?;
-        let [params] = members(text, ["params"]).ok()?;
-        let Some(params) = params else { return Some(notice) };
-        match self.plan.results.apply(params, PayloadKind::Params) {
-            Ok(None) => Some(notice),
-            Ok(Some(new)) => Some(replaced(&notice, &mut [(span(text, params), new.as_bytes())]).into()),
-            Err(failure) => {
-                tracing::warn!(backend = %self.backend.name, %failure, "a notification was withheld");
-                None
-            }
-        }
+        ruled(&self.plan.results, &self.backend.name, notice)
     }
 
     /// The deadline has come: the server is told, the lease stays out until it answers or is recycled.
@@ -446,6 +523,25 @@ impl Call {
 
     fn allowed(&self) -> Duration {
         self.deadline.saturating_duration_since(self.arrived)
+    }
+}
+
+/// A notification or question of a server as the rules leave it; `None` if they could not do their work, since what is
+/// not redacted never leaves.
+pub(super) fn ruled(rules: &ResultRules, backend: &str, notice: Bytes) -> Option<Bytes> {
+    if rules.is_empty() {
+        return Some(notice);
+    }
+    let text = std::str::from_utf8(&notice).ok()?;
+    let [params] = members(text, ["params"]).ok()?;
+    let Some(params) = params else { return Some(notice) };
+    match rules.apply(params, PayloadKind::Params) {
+        Ok(None) => Some(notice),
+        Ok(Some(new)) => Some(replaced(&notice, &mut [(span(text, params), new.as_bytes())]).into()),
+        Err(failure) => {
+            tracing::warn!(backend, %failure, "a notification was withheld");
+            None
+        }
     }
 }
 
@@ -464,14 +560,6 @@ impl Drop for Call {
 impl Phase {
     fn ended(reply: Reply) -> Self {
         Self::Ending { notices: None, ended: Ended::Now(reply) }
-    }
-}
-
-/// The next notice; never resolves to `None` while the call runs, so that the answer decides.
-async fn next_notice(notices: &mut Option<mpsc::Receiver<Bytes>>) -> Option<Bytes> {
-    match notices {
-        Some(notices) => notices.recv().await,
-        None => std::future::pending().await,
     }
 }
 

@@ -50,7 +50,7 @@ pub(super) fn withheld(decider: &Decider, rule: Option<String>, failure: &dyn fm
 /// What a hook sees of a call; `arguments` are those that count now.
 pub(super) fn facts(client: &Client, request: &CallRequest, arguments: Option<&str>) -> Arc<CallFacts> {
     Arc::new(CallFacts {
-        tool: request.tool.clone(),
+        tool: request.tool().unwrap_or_default().to_owned(),
         arguments: arguments.map(str::to_owned),
         session: session_hash(client),
         client: client_name(request),

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::core::lifecycle::Refusal;
 use crate::link::Loss;
+use crate::protocol::error::{INTERNAL_ERROR, RpcError};
 use crate::protocol::version::Era;
 use crate::supervisor::{NoSlot, Occupancy, Refused};
 
@@ -195,12 +196,23 @@ impl Fault {
         }
     }
 
-    /// The whole JSON-RPC response; `id` is raw.
-    pub fn response(&self, id: &str, backend: &str, era: Era) -> String {
-        let mut meta = json!({"code": self.code, "backend": backend});
+    /// Code, backend and when to try again, for programs.
+    fn facts(&self, backend: &str) -> Value {
+        let mut facts = json!({"code": self.code, "backend": backend});
         if let Some(after) = self.retry_after {
-            meta["retry_after_ms"] = u64::try_from(after.as_millis()).unwrap_or(u64::MAX).into();
+            facts["retry_after_ms"] = u64::try_from(after.as_millis()).unwrap_or(u64::MAX).into();
         }
+        facts
+    }
+
+    /// The same for a request that is no call of a tool: only those have results that can be an error.
+    pub fn as_error(&self, backend: &str) -> RpcError {
+        RpcError::new(INTERNAL_ERROR, self.text.as_str()).with_data(json!({"lazy-mcp/error": self.facts(backend)}))
+    }
+
+    /// The whole JSON-RPC response to a `tools/call`; `id` is raw.
+    pub fn response(&self, id: &str, backend: &str, era: Era) -> String {
+        let meta = self.facts(backend);
         let mut result = json!({
             "content": [{"type": "text", "text": self.text}],
             "isError": true,
@@ -253,7 +265,7 @@ mod tests {
             &Refused::By(Refusal::CoolingDown { retry_after: Duration::from_millis(1500) }, None),
             Duration::ZERO,
         );
-        let response: serde_json::Value = serde_json::from_str(&fault.response("\"a\"", "x", Era::Modern)).unwrap();
+        let response: Value = serde_json::from_str(&fault.response("\"a\"", "x", Era::Modern)).unwrap();
         assert_eq!(response["id"], "a");
         assert_eq!(response["result"]["isError"], true);
         assert_eq!(response["result"]["resultType"], "complete");

@@ -26,6 +26,8 @@ pub(super) struct Finish {
     /// The client's id, raw.
     pub id: Bytes,
     pub era: Era,
+    /// Of a resource, which clients may keep.
+    pub is_read: bool,
     pub plan: Arc<ToolPlan>,
     pub output: Option<Arc<OutputSchema>>,
     /// Where the generation that answered keeps what is too large; only if a rule asks for it.
@@ -87,6 +89,6 @@ impl Finish {
         if payload.is_some() {
             self.decider.tell(rule, |decision| What::ResultRewritten { decision });
         }
-        Reply::Message(answer.reply(&self.id, payload, self.era))
+        Reply::of(answer, &self.id, payload, self.era, self.is_read)
     }
 }

@@ -21,10 +21,13 @@ use crate::ownership::{KeptFile, KeptFiles};
 use crate::policy::{Link, Media, MediaKind};
 use crate::protocol::error::{INTERNAL_ERROR, RpcError};
 use crate::protocol::version::Era;
+use crate::snapshot::Backend;
 use crate::supervisor::{InstanceKey, Slot};
 
 /// What `lazy-mcp` stands before in the addresses of what is kept: `lazy-mcp://BACKEND/INSTANCE/GENERATION/KEY`.
 const SCHEME: &str = "lazy-mcp";
+/// What every address of something kept begins with.
+pub const KEPT_SCHEME: &str = "lazy-mcp://";
 /// Bytes read at once; a multiple of three, so that pieces of base64 can be joined.
 const CHUNK: usize = 48 * 1024;
 /// How long a modern client may keep what it read, in milliseconds: what is behind an address never changes.
@@ -167,15 +170,14 @@ fn shown_type(mime_type: &str) -> &str {
 }
 
 impl Broker {
-    /// The answer to `resources/list`, from behind the id on.
-    pub async fn list_resources(&self, key: &InstanceKey, era: Era) -> Bytes {
-        let list = self.on_shelf(key, |shelf| Some(shelf.list())).await.unwrap_or_default();
-        answer(&format!(r#""resources":{}"#, Value::from(list)), LIST_TTL_MS, era)
-    }
-
-    /// The answer to `resources/templates/list`, from behind the id on.
-    pub fn list_resource_templates(&self, era: Era) -> Bytes {
-        answer(r#""resourceTemplates":[]"#, READ_TTL_MS, era)
+    /// The answer to `resources/list`, from behind the id on: what was reviewed of the server, and what is kept.
+    pub async fn list_resources(&self, backend: &Backend, key: &InstanceKey, era: Era) -> Bytes {
+        let kept = self.on_shelf(key, |shelf| Some(shelf.list())).await.unwrap_or_default();
+        let kept = kept.iter().map(Value::to_string).collect::<Vec<_>>().join(",");
+        let reviewed = backend.surface.list("resources/list").map(|list| list.items.clone()).unwrap_or_default();
+        let reviewed = String::from_utf8_lossy(&reviewed);
+        let comma = if reviewed.is_empty() || kept.is_empty() { "" } else { "," };
+        answer(&format!(r#""resources":[{reviewed}{comma}{kept}]"#), LIST_TTL_MS, era)
     }
 
     /// The answer to `resources/read`, from behind the id on.

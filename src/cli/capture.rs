@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -13,7 +14,7 @@ use super::{backend_of, block_on, eprint_line, print_line, replace_file};
 use crate::catalog::{self, Capture, Catalog};
 use crate::config::{self, BackendConfig, Config, InstanceContext, Package, Surroundings};
 use crate::exit::{Exit, Failure};
-use crate::link::{Greeting, Link, LinkLimits, Streams};
+use crate::link::{Greeting, Link, LinkLimits, Nobody, Streams};
 use crate::ownership::{self, InstanceDir, KeeperProgram, Marker, Owners, Started, Sweep, Tree, become_subreaper};
 use crate::protocol::raw::{members, string};
 use crate::supervisor::windows_side;
@@ -113,7 +114,8 @@ async fn capture(
     eprint_line(&format!("starting {} …", backend.name));
     let Started { tree, pipes } = ownership::start_owned(owners, &KeeperProgram::own(), &launch, &tracker).await?;
     let streams = Streams { stdin: pipes.stdin, stdout: pipes.stdout, stderr: pipes.stderr };
-    let link = Link::open(streams, LinkLimits { frame_len_max: config.server.frame_bytes_max }, &tracker);
+    let link =
+        Link::open(streams, LinkLimits { frame_len_max: config.server.frame_bytes_max }, Arc::new(Nobody), &tracker);
     let asked = tokio::time::timeout(backend.deadlines.start, ask(&link)).await;
     let live =
         asked.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within {} s", backend.deadlines.start.as_secs())));
@@ -132,7 +134,7 @@ async fn capture(
 }
 
 async fn ask(link: &Link) -> anyhow::Result<Live> {
-    let greeting = link.handshake().await?;
+    let greeting = link.handshake("{}").await?;
     let (has_resources, has_prompts) = (greeting.offers("resources"), greeting.offers("prompts"));
     let mut live = Live {
         tools: if greeting.offers("tools") { link.list("tools/list", "tools").await? } else { Vec::new() },

@@ -7,14 +7,14 @@ use axum::http::{HeaderMap, HeaderValue, Response};
 use bytes::Bytes;
 
 use super::body::ready;
-use super::post::{Accepts, accepts, answer_call, made, one};
-use super::resources::Asked;
+use super::post::{Accepts, accepts, one};
+use super::relay::{Asked, relay};
 use super::respond::{self, Refusal, SESSION_ID};
 use super::serve::{Front, Mounted};
 use super::session::Session;
-use super::stream::News;
+use super::stream::{Changed, News};
 use crate::broker::Client;
-use crate::protocol::call::{CallRequest, cancelled_request};
+use crate::protocol::call::cancelled_request;
 use crate::protocol::envelope::Message;
 use crate::protocol::error::RpcError;
 use crate::protocol::raw::{members, string};
@@ -40,42 +40,55 @@ pub(super) async fn answer(
     match message {
         Message::Request { id, method, params } => match &*method {
             "ping" => Ok(one(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#).into(), accepts)),
-            "tools/list" => Ok(match first_page(params) {
-                Ok(()) => one(ready(id, &mounted.backend.surface.tools), accepts),
-                Err(error) => respond::rpc_error(&error, id),
-            }),
-            "tools/call" => match CallRequest::parse(body, text, id, params) {
-                Ok(request) => {
-                    let hold = session.hold();
-                    let client = Client { key: session.id, scope: scope(mounted, &session), era: Era::Legacy };
-                    match front.broker.call(&mounted.backend, client, request) {
-                        Ok(call) => Ok(answer_call(call, accepts, Some(hold)).await),
-                        Err(error) => Ok(respond::rpc_error(&error, id)),
-                    }
-                }
-                Err(error) => Ok(respond::rpc_error(&error, id)),
-            },
+            "logging/setLevel" => {
+                let key = instance(mounted, &session);
+                let set = front.broker.set_log_level(&mounted.backend, &key, &session.recipient, params);
+                Ok(done(set, id, accepts))
+            }
+            "resources/subscribe" | "resources/unsubscribe" => {
+                let (key, recipient) = (instance(mounted, &session), &session.recipient);
+                let set = front.broker.subscribe(&mounted.backend, &key, recipient, &method, params).await;
+                Ok(done(set, id, accepts))
+            }
             other => {
-                let answer = match Asked::parse(mounted, other, params) {
-                    Some(Ok(asked)) => asked.answer(front, mounted, scope(mounted, &session), Era::Legacy).await,
-                    Some(Err(error)) => Err(error),
-                    None => Err(RpcError::method_not_found(other)),
+                let client = Client {
+                    key: session.id,
+                    scope: scope(mounted, &session),
+                    era: Era::Legacy,
+                    recipient: Some(session.recipient.clone()),
                 };
-                Ok(match answer {
-                    Ok(rest) => made(id, &rest, accepts),
-                    Err(error) => respond::rpc_error(&error, id),
-                })
+                let asked = Asked { accepts, body, text, id, method: other, params };
+                let answer = relay(front, mounted, client, asked, Some(session.hold())).await;
+                Ok(answer.unwrap_or_else(|error| respond::rpc_error(&error, id)))
             }
         },
         Message::Notification { method, params } => {
-            if let ("notifications/cancelled", Some(request)) = (&*method, cancelled_request(params)) {
-                let key = InstanceKey { backend: mounted.backend.name.clone(), scope: scope(mounted, &session) };
-                front.broker.cancel(&key, session.id, Some(&request), "the client cancelled the request");
+            let key = instance(mounted, &session);
+            match (&*method, cancelled_request(params)) {
+                ("notifications/cancelled", Some(request)) => {
+                    front.broker.cancel(&key, session.id, Some(request), "the client cancelled the request");
+                }
+                (method, _) => front.broker.notify(&key, method, body),
             }
             Ok(respond::accepted())
         }
-        // The broker asks clients nothing, so an answer can only be a mistake, and a harmless one.
-        Message::Response { .. } => Ok(respond::accepted()),
+        // Of a question that nobody asks any more it is too late, and harmless.
+        Message::Response { id, .. } => {
+            front.broker.answered(&instance(mounted, &session), body, text, id);
+            Ok(respond::accepted())
+        }
+    }
+}
+
+fn instance(mounted: &Mounted, session: &Session) -> InstanceKey {
+    InstanceKey { backend: mounted.backend.name.clone(), scope: scope(mounted, session) }
+}
+
+/// The answer to a request that has nothing to tell.
+fn done(outcome: Result<(), RpcError>, id: &str, accepts: Accepts) -> Response<Body> {
+    match outcome {
+        Ok(()) => one(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#).into(), accepts),
+        Err(error) => respond::rpc_error(&error, id),
     }
 }
 
@@ -95,12 +108,13 @@ pub(super) fn open_stream(
         broker: front.broker.clone(),
         backend: mounted.backend.name.clone(),
         revisions: front.broker.revisions(),
-        known: mounted.backend.surface.tools_digest,
+        known: mounted.backend.surface.digests(),
         ended: Some(session.ended.clone()),
         shutdown: front.shutdown.clone(),
         greeting: None,
-        tools_changed: Some(News::tools_changed_legacy()),
+        changed: Changed::legacy(),
         farewell: None,
+        mail: Some(session.recipient.open()),
         place,
         hold: Some(session.hold()),
     };
@@ -176,14 +190,5 @@ fn check_stream_version(headers: &HeaderMap) -> Result<(), Refusal> {
     match headers.get("mcp-protocol-version") {
         Some(version) if version.as_bytes() == MODERN.as_bytes() => Err(Refusal::MethodNotAllowed("POST")),
         _ => check_version(headers, None),
-    }
-}
-
-/// Lists are one page, so any cursor is one that was never given out.
-pub(super) fn first_page(params: Option<&str>) -> Result<(), RpcError> {
-    match params.map(|params| members(params, ["cursor"])) {
-        None | Some(Ok([None | Some("null")])) => Ok(()),
-        Some(Ok([Some(_)])) => Err(RpcError::invalid_params("Invalid cursor: this list has one page")),
-        Some(Err(e)) => Err(RpcError::invalid_params(format!("`params`: {e}"))),
     }
 }

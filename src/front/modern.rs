@@ -10,18 +10,17 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::body::ready;
-use super::legacy::first_page;
-use super::post::{Accepts, answer_call, made, one};
-use super::resources::Asked;
+use super::post::{Accepts, one};
+use super::relay::{Asked, relay};
 use super::respond::{self, Refusal};
 use super::serve::{Front, Mounted};
-use super::stream::News;
+use super::stream::{Changed, News};
 use crate::broker::{Client, PolicyFailed, RequestFacts};
-use crate::protocol::call::CallRequest;
 use crate::protocol::envelope::Message;
-use crate::protocol::error::{HEADER_MISMATCH, RpcError, shown};
+use crate::protocol::error::{HEADER_MISMATCH, METHOD_NOT_FOUND, RpcError, shown};
 use crate::protocol::raw::{entries, members, string};
 use crate::protocol::version::{Era, MODERN, meta};
+use crate::snapshot::Backend;
 use crate::supervisor::ScopeKey;
 
 pub(super) async fn answer(
@@ -47,42 +46,35 @@ pub(super) async fn answer(
     let bad = |error| Refusal::BadRequest(error, Some(id.to_owned()));
     check_metadata(headers, params).map_err(bad)?;
     check_header(headers, "mcp-method", &method).map_err(bad)?;
-    let surface = &mounted.backend.surface;
     Ok(match &*method {
-        "server/discover" => one(ready(id, &surface.discover), accepts),
-        "tools/list" => match first_page(params) {
-            Ok(()) => one(ready(id, &surface.tools_modern), accepts),
-            Err(error) => respond::rpc_error(&error, id),
-        },
-        "tools/call" => match CallRequest::parse(body, text, id, params) {
-            Ok(request) => {
-                check_header(headers, "mcp-name", &request.tool).map_err(bad)?;
-                let client = Client { key: front.lone_client(), scope, era: Era::Modern };
-                match front.broker.call(&mounted.backend, client, request) {
-                    Ok(call) => answer_call(call, accepts, None).await,
-                    Err(error) => respond::rpc_error(&error, id),
-                }
-            }
-            Err(error) => respond::rpc_error(&error, id),
-        },
+        "server/discover" => one(ready(id, &mounted.backend.surface.discover), accepts),
         "subscriptions/listen" => listen(front, mounted, accepts, id, params)?,
         other => {
-            let Some(asked) = Asked::parse(mounted, other, params) else {
-                return Err(Refusal::NoSuchMethod(other.to_owned(), id.to_owned()));
-            };
-            if let Ok(Asked::Read { uri }) = &asked {
-                check_header(headers, "mcp-name", uri).map_err(bad)?;
+            if let Some(name) = named(other, params) {
+                check_header(headers, "mcp-name", &name).map_err(bad)?;
             }
-            let answer = match asked {
-                Ok(asked) => asked.answer(front, mounted, scope, Era::Modern).await,
-                Err(error) => Err(error),
-            };
-            match answer {
-                Ok(rest) => made(id, &rest, accepts),
+            let client = Client { key: front.lone_client(), scope, era: Era::Modern, recipient: None };
+            let asked = Asked { accepts, body, text, id, method: other, params };
+            match relay(front, mounted, client, asked, None).await {
+                Ok(answer) => answer,
+                Err(error) if error.code == METHOD_NOT_FOUND => {
+                    return Err(Refusal::NoSuchMethod(other.to_owned(), id.to_owned()));
+                }
                 Err(error) => respond::rpc_error(&error, id),
             }
         }
     })
+}
+
+/// What the header `Mcp-Name` has to repeat of a request (2026-07-28, `transports/streamable-http`, Headers).
+fn named(method: &str, params: Option<&str>) -> Option<String> {
+    let key = match method {
+        "tools/call" | "prompts/get" => "name",
+        "resources/read" => "uri",
+        _ => return None,
+    };
+    let [name] = members(params?, [key]).ok()?;
+    name.and_then(string).map(|name| name.into_owned())
 }
 
 /// The scope key that the policy makes of a request that names none.
@@ -184,9 +176,9 @@ fn listen(
     if !accepts.events {
         return Err(Refusal::NotAcceptable);
     }
-    let wants_tools = wants_tools_changed(params).map_err(|error| Refusal::BadRequest(error, Some(id.to_owned())))?;
+    let wanted = Wanted::parse(params).map_err(|error| Refusal::BadRequest(error, Some(id.to_owned())))?;
     let place = front.listeners.take().ok_or(Refusal::TooManyStreams)?;
-    let agreed = if wants_tools { r#"{"toolsListChanged":true}"# } else { "{}" };
+    let agreed = wanted.agreed(&mounted.backend);
     let of_stream = format!(r#""_meta":{{"{}":{id}}}"#, meta::SUBSCRIPTION_ID);
     let notice = |method: &str, params: &str| {
         format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{{{params}{of_stream}}}}}"#)
@@ -195,25 +187,70 @@ fn listen(
         broker: front.broker.clone(),
         backend: mounted.backend.name.clone(),
         revisions: front.broker.revisions(),
-        known: mounted.backend.surface.tools_digest,
+        known: mounted.backend.surface.digests(),
         ended: None,
         shutdown: front.shutdown.clone(),
-        greeting: Some(notice("notifications/subscriptions/acknowledged", &format!(r#""notifications":{agreed},"#))),
-        tools_changed: wants_tools.then(|| notice("notifications/tools/list_changed", "")),
+        greeting: Some(notice(
+            "notifications/subscriptions/acknowledged",
+            &format!(r#""notifications":{},"#, agreed.shown()),
+        )),
+        changed: Changed {
+            tools: agreed.tools.then(|| notice("notifications/tools/list_changed", "")),
+            prompts: agreed.prompts.then(|| notice("notifications/prompts/list_changed", "")),
+            resources: agreed.resources.then(|| notice("notifications/resources/list_changed", "")),
+        },
         farewell: Some(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"resultType":"complete",{of_stream}}}}}"#)),
+        mail: None,
         place,
         hold: None,
     };
     Ok(respond::events(news.into_body()))
 }
 
-fn wants_tools_changed(params: Option<&str>) -> Result<bool, RpcError> {
-    let malformed =
-        |e: serde_json::Error| RpcError::invalid_params(format!("`notifications` of the subscription: {e}"));
-    let [filter] = params.map_or(Ok([None]), |params| members(params, ["notifications"])).map_err(malformed)?;
-    let filter = filter.ok_or_else(|| RpcError::invalid_params("a subscription needs `notifications`"))?;
-    let [tools] = members(filter, ["toolsListChanged"]).map_err(malformed)?;
-    Ok(tools == Some("true"))
+/// What a stream is to tell of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Wanted {
+    tools: bool,
+    prompts: bool,
+    resources: bool,
+}
+
+impl Wanted {
+    fn parse(params: Option<&str>) -> Result<Self, RpcError> {
+        let malformed =
+            |e: serde_json::Error| RpcError::invalid_params(format!("`notifications` of the subscription: {e}"));
+        let [filter] = params.map_or(Ok([None]), |params| members(params, ["notifications"])).map_err(malformed)?;
+        let filter = filter.ok_or_else(|| RpcError::invalid_params("a subscription needs `notifications`"))?;
+        let [tools, prompts, resources] =
+            members(filter, ["toolsListChanged", "promptsListChanged", "resourcesListChanged"]).map_err(malformed)?;
+        let [tools, prompts, resources] = [tools, prompts, resources].map(|flag| flag == Some("true"));
+        Ok(Self { tools, prompts, resources })
+    }
+
+    /// What the backend does not offer is left out (2026-07-28, `basic/patterns/subscriptions`).
+    fn agreed(self, backend: &Backend) -> Self {
+        let offered = backend.surface.digests();
+        Self {
+            tools: self.tools,
+            prompts: self.prompts && offered.prompts.is_some(),
+            resources: self.resources && offered.resources.is_some() && backend.offers.resources,
+        }
+    }
+
+    /// As the acknowledgement names it.
+    fn shown(&self) -> String {
+        let flags = [
+            ("toolsListChanged", self.tools),
+            ("promptsListChanged", self.prompts),
+            ("resourcesListChanged", self.resources),
+        ];
+        let agreed: Vec<String> = flags
+            .into_iter()
+            .filter(|(_, is_agreed)| *is_agreed)
+            .map(|(name, _)| format!(r#""{name}":true"#))
+            .collect();
+        format!("{{{}}}", agreed.join(","))
+    }
 }
 
 #[cfg(test)]

@@ -50,8 +50,11 @@ pub(super) async fn answer_call(mut call: Call, accepts: Accepts, hold: Option<H
         match call.next().await {
             CallEvent::Ended(reply) => {
                 let id = call.id();
+                let status = respond::status(reply.error_code(), call.era());
                 let message = respond::reply(reply, &String::from_utf8_lossy(&id), &call.backend().name, call.era());
-                return one(message, accepts);
+                let mut response = one(message, accepts);
+                *response.status_mut() = status;
+                return response;
             }
             CallEvent::Notice(message) if accepts.events => {
                 return respond::events(stream::of_call(call, Some(message), hold));
@@ -82,18 +85,16 @@ pub(super) async fn read(body: Body, max: usize) -> Result<Bytes, Refusal> {
     }
 }
 
-/// A request is modern if its metadata or its headers say so; `initialize` is the legacy way in, always.
+/// A request is modern if its metadata or its headers say so. `initialize` is the legacy way in, whatever its headers
+/// say; only one with the metadata of the modern era is a request for what that era does not have.
 fn is_modern(headers: &HeaderMap, message: &Message<'_>) -> bool {
     let (method, params) = match message {
         Message::Request { method, params, .. } | Message::Notification { method, params } => (method, *params),
         Message::Response { .. } => return false,
     };
-    if method == "initialize" {
-        return false;
-    }
     let header_says =
         |name: &str, value: &str| headers.get(name).is_some_and(|found| found.as_bytes() == value.as_bytes());
-    if header_says("mcp-protocol-version", MODERN) || method == "server/discover" {
+    if method != "initialize" && (header_says("mcp-protocol-version", MODERN) || method == "server/discover") {
         return true;
     }
     let Some(Ok([Some(meta_object)])) = params.map(|params| members(params, ["_meta"])) else { return false };

@@ -10,7 +10,10 @@ use super::admin::Unauthorized;
 use super::body;
 use super::guard::Foreign;
 use crate::broker::Reply;
-use crate::protocol::error::{INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError, SESSION_NOT_FOUND, shown};
+use crate::protocol::error::{
+    HEADER_MISMATCH, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, MISSING_CAPABILITY, RpcError,
+    SESSION_NOT_FOUND, UNSUPPORTED_VERSION, shown,
+};
 use crate::protocol::raw::Pieces;
 use crate::protocol::version::{Era, supported};
 
@@ -135,7 +138,7 @@ fn error_response(status: StatusCode, error: &RpcError, id: Option<&str>) -> Res
 /// The versions that an `UnsupportedProtocolVersion` error offers.
 pub(super) fn unsupported_version(requested: &str) -> RpcError {
     let supported: Vec<&str> = supported().collect();
-    RpcError::new(crate::protocol::error::UNSUPPORTED_VERSION, "Unsupported protocol version")
+    RpcError::new(UNSUPPORTED_VERSION, "Unsupported protocol version")
         .with_data(json!({"supported": supported, "requested": shown(requested)}))
 }
 
@@ -149,14 +152,25 @@ pub(super) fn rpc_error(error: &RpcError, id: &str) -> Response<Body> {
     json(Body::from(error.response(Some(id))))
 }
 
+/// The status of an answer that is one message. Only the modern era has others than 200 for errors: of a method that
+/// nobody knows, and of what the request lacked (2026-07-28, `transports/streamable-http`).
+pub(super) fn status(error: Option<i64>, era: Era) -> StatusCode {
+    match (era, error) {
+        (Era::Modern, Some(METHOD_NOT_FOUND)) => StatusCode::NOT_FOUND,
+        (Era::Modern, Some(HEADER_MISMATCH | MISSING_CAPABILITY | UNSUPPORTED_VERSION)) => StatusCode::BAD_REQUEST,
+        _ => StatusCode::OK,
+    }
+}
+
 /// How a call ended, as one message.
 pub(super) fn reply(reply: Reply, id: &str, backend: &str, era: Era) -> Pieces {
     match reply {
-        Reply::Message(pieces) => pieces,
+        Reply::Answer { message, .. } => message,
         Reply::Fault(fault) => {
             tracing::info!(backend, code = fault.code, "call failed");
             fault.response(id, backend, era).into()
         }
+        Reply::Error(error) => error.response(Some(id)).into(),
     }
 }
 

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::places::Places;
 use super::token::{self, Claims, Secret};
+use crate::broker::{Audience, Recipient};
 use crate::core::digest::Digest;
 
 /// Event streams that one session may hold open.
@@ -29,6 +30,8 @@ pub(super) struct Session {
     /// Requests being answered and streams held open; a session with any does not expire.
     in_flight: AtomicU32,
     pub streams: Places,
+    /// What servers know it by.
+    pub recipient: Arc<Recipient>,
 }
 
 /// All sessions, by the random part of their ids.
@@ -39,6 +42,7 @@ pub struct Sessions {
     ttl: AtomicU64,
     sessions_max: AtomicUsize,
     table: Mutex<HashMap<u128, Arc<Session>>>,
+    audience: Arc<Audience>,
     ended: Mutex<Ended>,
 }
 
@@ -82,12 +86,13 @@ impl Sessions {
     /// Reads, or makes at first use, the signing key of the state directory, and the ids that were ended before.
     /// `ttl` is how long a session lives unused, or after a restart since its issue; `sessions_max` how many are kept in
     /// memory.
-    pub fn open(state_dir: &Path, ttl: Duration, sessions_max: usize) -> io::Result<Self> {
+    pub fn open(state_dir: &Path, ttl: Duration, sessions_max: usize, audience: Arc<Audience>) -> io::Result<Self> {
         Ok(Self {
             secret: Secret(read_or_make_key(&state_dir.join("session.key"))?),
             ttl: AtomicU64::new(ttl.as_secs()),
             sessions_max: AtomicUsize::new(sessions_max),
             table: Mutex::default(),
+            audience,
             ended: Mutex::new(Ended::open(state_dir.join("ended-sessions"))?),
         })
     }
@@ -106,7 +111,7 @@ impl Sessions {
         let digest = Digest::of(capabilities.as_bytes()).first_bytes();
         let claims = Claims { id: u128::from_be_bytes(random), version, capabilities: digest, issued: now() };
         let token = self.secret.seal(backend, &claims);
-        match self.insert(backend, &claims, &token) {
+        match self.insert(backend, &claims, &token, capabilities) {
             Some(_) => Ok(token),
             None => Err(io::Error::other(format!("all {} sessions are in use; try again later", self.max()))),
         }
@@ -127,7 +132,7 @@ impl Sessions {
         let claims = self.secret.open(backend, token)?;
         // When it was last used is not known any more; its issue is.
         let is_alive = now() < claims.issued.saturating_add(self.ttl()) && !self.ended().contains(id, claims.issued);
-        if is_alive { self.insert(backend, &claims, token) } else { None }
+        if is_alive { self.insert(backend, &claims, token, "{}") } else { None }
     }
 
     /// Ends a session; its id is refused from now on, after a restart too.
@@ -189,7 +194,7 @@ impl Sessions {
     }
 
     /// `None` when all places are taken by sessions in use.
-    fn insert(&self, backend: &Arc<str>, claims: &Claims, token: &str) -> Option<Arc<Session>> {
+    fn insert(&self, backend: &Arc<str>, claims: &Claims, token: &str, capabilities: &str) -> Option<Arc<Session>> {
         let session = Arc::new(Session {
             id: claims.id,
             backend: backend.clone(),
@@ -198,6 +203,7 @@ impl Sessions {
             last_used: AtomicU64::new(now()),
             in_flight: AtomicU32::new(0),
             streams: Places::new(STREAMS_MAX),
+            recipient: self.audience.enter(backend, claims.id, capabilities),
         });
         let mut table = self.table();
         // One for the newcomer, and one more as long as there are more than a lower bound allows.
@@ -339,10 +345,14 @@ mod tests {
         "playwright".into()
     }
 
+    fn opened(dir: &Path, ttl: Duration, sessions_max: usize) -> io::Result<Sessions> {
+        Sessions::open(dir, ttl, sessions_max, Arc::default())
+    }
+
     #[test]
     fn a_session_survives_a_restart_until_it_is_ended() {
         let dir = tempfile::tempdir().unwrap();
-        let sessions = Sessions::open(dir.path(), HOUR, 10).unwrap();
+        let sessions = opened(dir.path(), HOUR, 10).unwrap();
         let (kept, ended) = (
             sessions.begin(&backend(), "2025-11-25", "{}").unwrap(),
             sessions.begin(&backend(), "2025-11-25", "{}").unwrap(),
@@ -350,7 +360,7 @@ mod tests {
         let session = sessions.find(&backend(), &ended).unwrap();
         sessions.end(&session).unwrap();
         assert!(session.ended.is_cancelled());
-        for sessions in [sessions, Sessions::open(dir.path(), HOUR, 10).unwrap()] {
+        for sessions in [sessions, opened(dir.path(), HOUR, 10).unwrap()] {
             assert!(sessions.find(&backend(), &kept).is_some());
             assert!(sessions.find(&backend(), &ended).is_none());
             assert!(sessions.find(&"other".into(), &kept).is_none());
@@ -360,7 +370,7 @@ mod tests {
     #[test]
     fn a_session_expires_unless_it_is_in_use() {
         let dir = tempfile::tempdir().unwrap();
-        let sessions = Sessions::open(dir.path(), Duration::ZERO, 10).unwrap();
+        let sessions = opened(dir.path(), Duration::ZERO, 10).unwrap();
         let id = sessions.begin(&backend(), "2025-11-25", "{}").unwrap();
         let session = sessions.table().values().next().unwrap().clone();
         let hold = session.hold();
@@ -373,7 +383,7 @@ mod tests {
     #[test]
     fn sessions_of_a_backend_that_is_gone_are_over_for_good_and_no_others() {
         let dir = tempfile::tempdir().unwrap();
-        let sessions = Sessions::open(dir.path(), HOUR, 10).unwrap();
+        let sessions = opened(dir.path(), HOUR, 10).unwrap();
         let begin = |backend: &str| sessions.begin(&backend.into(), "2025-11-25", "{}").unwrap();
         let ids = ["gone", "gone", "kept"].map(begin);
         let streams = ids[..2].iter().map(|id| sessions.find(&"gone".into(), id).unwrap().ended.clone());
@@ -382,7 +392,7 @@ mod tests {
         remembered.unwrap();
         assert_eq!(ended.len(), 2);
         assert!(streams.iter().all(CancellationToken::is_cancelled));
-        for sessions in [sessions, Sessions::open(dir.path(), HOUR, 10).unwrap()] {
+        for sessions in [sessions, opened(dir.path(), HOUR, 10).unwrap()] {
             assert!(
                 sessions.find(&"gone".into(), &ids[0]).is_none() && sessions.find(&"kept".into(), &ids[2]).is_some()
             );
@@ -393,7 +403,7 @@ mod tests {
     #[test]
     fn other_bounds_hold_for_those_that_are_there() {
         let dir = tempfile::tempdir().unwrap();
-        let sessions = Sessions::open(dir.path(), HOUR, 10).unwrap();
+        let sessions = opened(dir.path(), HOUR, 10).unwrap();
         for _ in 0..5 {
             sessions.begin(&backend(), "2025-11-25", "{}").unwrap();
         }
@@ -409,7 +419,7 @@ mod tests {
     #[test]
     fn the_table_is_bounded_and_forgets_the_least_recently_used() {
         let dir = tempfile::tempdir().unwrap();
-        let sessions = Sessions::open(dir.path(), HOUR, 2).unwrap();
+        let sessions = opened(dir.path(), HOUR, 2).unwrap();
         let ids: Vec<_> = (0..5).map(|_| sessions.begin(&backend(), "2025-11-25", "{}").unwrap()).collect();
         assert_eq!(sessions.len(), 2);
         assert!(ids.iter().all(|id| sessions.find(&backend(), id).is_some()), "forgotten ones are taken back");

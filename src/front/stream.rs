@@ -15,15 +15,12 @@ use tokio_util::sync::CancellationToken;
 use super::places::Place;
 use super::respond;
 use super::session::Hold;
-use crate::broker::{Broker, Call, CallEvent};
-use crate::core::digest::Digest;
+use crate::broker::{Broker, Call, CallEvent, OpenStream};
 use crate::protocol::raw::Pieces;
+use crate::snapshot::ListDigests;
 
 /// Between two comments on a silent stream. Proxies and clients commonly give up after 30 to 60 seconds.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
-
-/// `notifications/tools/list_changed`, as legacy streams carry it.
-const TOOLS_CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
 
 /// One message as one event. A server's message has no line feed, but it may have a carriage return between tokens,
 /// which ends a line of an event as well; a space there means the same.
@@ -83,17 +80,18 @@ pub(super) struct News {
     pub broker: Arc<Broker>,
     pub backend: Arc<str>,
     pub revisions: watch::Receiver<u64>,
-    /// The list that the client has been told of, or can have seen when it came.
-    pub known: Digest,
+    /// The lists that the client has been told of, or can have seen when it came.
+    pub known: ListDigests,
     /// Ends the stream: its session's end.
     pub ended: Option<CancellationToken>,
     pub shutdown: CancellationToken,
     /// Sent first.
     pub greeting: Option<String>,
-    /// Sent for each change of the list of tools; `None` if the client did not ask.
-    pub tools_changed: Option<String>,
+    pub changed: Changed,
     /// Sent when the broker ends the stream.
     pub farewell: Option<String>,
+    /// What servers say to the stream's session.
+    pub mail: Option<OpenStream>,
     /// A place among the streams, given back with this one.
     #[expect(dead_code, reason = "held for as long as the stream, never looked into")]
     pub place: Place,
@@ -102,11 +100,23 @@ pub(super) struct News {
     pub hold: Option<Hold>,
 }
 
-impl News {
-    pub fn tools_changed_legacy() -> String {
-        TOOLS_CHANGED.to_owned()
-    }
+/// The messages for each change of a list; `None` if the client did not ask.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Changed {
+    pub tools: Option<String>,
+    pub prompts: Option<String>,
+    pub resources: Option<String>,
+}
 
+impl Changed {
+    /// As legacy streams carry them: all that the backend may offer.
+    pub fn legacy() -> Self {
+        let changed = |of: &str| Some(format!(r#"{{"jsonrpc":"2.0","method":"notifications/{of}/list_changed"}}"#));
+        Self { tools: changed("tools"), prompts: changed("prompts"), resources: changed("resources") }
+    }
+}
+
+impl News {
     /// The stream; it costs a task nothing and keeps nothing awake.
     pub fn into_body(self) -> Body {
         let first = Some(self.greeting.as_ref().map_or_else(comment, |greeting| event(greeting.as_bytes())));
@@ -127,31 +137,62 @@ impl News {
         }))
     }
 
+    /// The message for one list that is another now, if there is such a list that the client wants to hear of.
+    fn told_of(&mut self, lists: ListDigests) -> Option<Bytes> {
+        let Self { known, changed, .. } = self;
+        let each = [
+            (&mut known.tools, lists.tools, &changed.tools),
+            (&mut known.prompts, lists.prompts, &changed.prompts),
+            (&mut known.resources, lists.resources, &changed.resources),
+        ];
+        for (known, list, message) in each {
+            if std::mem::replace(known, list) != list
+                && let Some(message) = message
+            {
+                return Some(event(message.as_bytes()));
+            }
+        }
+        None
+    }
+
     async fn next(&mut self) -> Option<Bytes> {
         let quiet = tokio::time::sleep(KEEP_ALIVE);
         tokio::pin!(quiet);
         loop {
             // However many revisions came since, the list is another one or it is not.
-            let list = list_of(&self.broker, &self.backend)?;
-            if std::mem::replace(&mut self.known, list) != list
-                && let Some(message) = &self.tools_changed
-            {
-                return Some(event(message.as_bytes()));
+            let lists = lists_of(&self.broker, &self.backend)?;
+            if let Some(message) = self.told_of(lists) {
+                return Some(message);
             }
             tokio::select! {
                 // Each arm is cancel safe: tokens stay cancelled, a watch keeps what was not seen, the timer is ours.
                 () = self.shutdown.cancelled() => return None,
                 () = ended(self.ended.as_ref()) => return None,
                 () = &mut quiet => return Some(comment()),
+                () = ended(self.mail.as_ref().map(|mail| &mail.unread)) => return None,
+                // A message that was taken is sent: nothing is awaited in between.
+                Some(message) = next_of(self.mail.as_ref()) => {
+                    match self.broker.ruled_for_all(&self.backend, message) {
+                        Some(message) => return Some(event(&message)),
+                        None => continue,
+                    }
+                }
                 changed = self.revisions.changed() => changed.ok()?,
             }
         }
     }
 }
 
-/// The list that clients of a backend see now; `None` if it is not served any more.
-fn list_of(broker: &Broker, backend: &str) -> Option<Digest> {
-    broker.snapshot().backend(backend).map(|backend| backend.surface.tools_digest)
+/// The lists that clients of a backend see now; `None` if it is not served any more.
+fn lists_of(broker: &Broker, backend: &str) -> Option<ListDigests> {
+    broker.snapshot().backend(backend).map(|backend| backend.surface.digests())
+}
+
+async fn next_of(mail: Option<&OpenStream>) -> Option<Bytes> {
+    match mail {
+        Some(mail) => mail.recipient.mail.next().await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn ended(token: Option<&CancellationToken>) {

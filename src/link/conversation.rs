@@ -1,7 +1,7 @@
 //! The link itself: what others ask of it.
 
 use std::any::Any;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -11,14 +11,17 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::listener::{Listener, Unasked};
+use super::outbox::Outbox;
 use super::pending::{Caller, Entry, Loss, Outcome, Pending};
+use super::questions::Questions;
 use super::stderr::Tail;
 use super::{reader, stderr, writer};
-use crate::protocol::call::CallRequest;
+use crate::protocol::call::{CallRequest, cancelled_request, one_line};
+use crate::protocol::logging::LogLevel;
+use crate::protocol::raw::{replaced, span};
 use crate::protocol::version::Era;
 
-/// Progress notifications that may wait for one caller; more are dropped and counted, because the next one says more.
-const PROGRESS_WAITING_MAX: usize = 64;
 /// Lines that may wait for the writer. Each call is one line and needs a lease, so this is reached only by a server
 /// that has stopped reading while its calls are being cancelled.
 const LINES_WAITING_MAX: usize = 1024;
@@ -47,8 +50,12 @@ pub struct Link(pub(super) Arc<Shared>);
 
 pub(super) struct Shared {
     pending: Mutex<Pending>,
+    questions: Mutex<Questions>,
+    pub listener: Arc<dyn Listener>,
     lines: mpsc::Sender<Bytes>,
     own_requests: AtomicU64,
+    /// What the server was last told; `u8::MAX` before.
+    log_level: AtomicU8,
     pub limits: LinkLimits,
     pub stdin_closed: CancellationToken,
     pub lost: CancellationToken,
@@ -75,7 +82,7 @@ pub struct InFlight {
     pub outcome: oneshot::Receiver<Outcome>,
     /// Notifications for the caller, its own token in them. Everything sent before the answer is in here before the
     /// outcome resolves.
-    pub progress: Option<mpsc::Receiver<Bytes>>,
+    pub notices: Arc<Outbox>,
     /// Whoever watches the deadlines (`overdue`) must look earlier than planned.
     pub is_due_first: bool,
 }
@@ -94,12 +101,15 @@ impl std::fmt::Debug for Link {
 
 impl Link {
     /// Starts writer, reader and stderr drain as tasks of `tracker`. They end with the pipes.
-    pub fn open(streams: Streams, limits: LinkLimits, tracker: &TaskTracker) -> Self {
+    pub fn open(streams: Streams, limits: LinkLimits, listener: Arc<dyn Listener>, tracker: &TaskTracker) -> Self {
         let (lines, waiting) = mpsc::channel(LINES_WAITING_MAX);
         let shared = Arc::new(Shared {
             pending: Mutex::default(),
+            questions: Mutex::default(),
+            listener,
             lines,
             own_requests: AtomicU64::new(0),
+            log_level: AtomicU8::new(u8::MAX),
             limits,
             stdin_closed: CancellationToken::new(),
             lost: CancellationToken::new(),
@@ -140,13 +150,8 @@ impl Link {
     ) -> Result<InFlight, NotSent> {
         let line = Bytes::from(line);
         let (reply, outcome) = oneshot::channel();
-        let (progress, notices) = token
-            .map(|token| {
-                let (to, from) = mpsc::channel(PROGRESS_WAITING_MAX);
-                ((token, to), from)
-            })
-            .unzip();
-        let entry = Entry::new(caller, reply, progress, held);
+        let notices = Arc::new(Outbox::default());
+        let entry = Entry::new(caller, reply, token, notices.clone(), held);
         let mut pending = self.pending();
         if pending.is_closed() || self.0.lost.is_cancelled() || self.0.lines.try_send(line).is_err() {
             drop(pending);
@@ -154,7 +159,7 @@ impl Link {
         }
         // The answer cannot overtake this: the reader needs the same lock to find the entry.
         let is_due_first = pending.insert(upstream_id, entry);
-        Ok(InFlight { upstream_id, outcome, progress: notices, is_due_first })
+        Ok(InFlight { upstream_id, outcome, notices, is_due_first })
     }
 
     /// Tells the server that a call is not wanted any more, by the server's own id for it, and tells its caller `outcome`
@@ -199,6 +204,76 @@ impl Link {
     /// Sends one message that needs no answer; dropped if the writer is gone or hopelessly behind.
     pub fn notify(&self, message: &str) {
         let _ = self.0.lines.try_send(Bytes::from(format!("{message}\n")));
+    }
+
+    /// Passes a client's message on, which has no id of its own in this conversation; dropped as [`Self::notify`] does.
+    pub fn pass_on(&self, message: &[u8]) {
+        let _ = self.0.lines.try_send(one_line(message.to_vec()).into());
+    }
+
+    /// Where the caller of the newest call hears of things whose caller is meant.
+    pub fn newest_call(&self, is_meant: impl Fn(&Caller) -> bool) -> Option<Arc<Outbox>> {
+        self.pending().newest(is_meant)
+    }
+
+    /// The client of all calls that are out, if it is one alone: then what the server says is about its calls.
+    pub fn sole_client(&self) -> Option<u128> {
+        self.pending().sole_client()
+    }
+
+    /// Passes a request of the server on, under an id that is the broker's own. `false`: too many wait for answers, or
+    /// the one it is for does not keep up.
+    pub fn ask(&self, question: Unasked<'_>, id: &str, to: &Arc<Outbox>) -> bool {
+        let server_id = Bytes::copy_from_slice(id.as_bytes());
+        let Some(asked_as) = self.questions().ask(server_id, to.clone()) else { return false };
+        let shown_id = asked_as.to_string();
+        let line = replaced(question.line, &mut [(span(question.text, id), shown_id.as_bytes())]);
+        let is_sent = to.push(line.into());
+        if !is_sent {
+            self.questions().take(asked_as);
+        }
+        is_sent
+    }
+
+    /// A client's answer to a question of this server, which is passed on under the server's own id. `false` if none
+    /// is out under the client's.
+    pub fn answer(&self, message: &Bytes, text: &str, id: &str) -> bool {
+        let question = id.parse().ok().and_then(|id| self.questions().take(id));
+        let Some(question) = question else { return false };
+        self.pass_on(&replaced(message, &mut [(span(text, id), &question.server_id)]));
+        true
+    }
+
+    /// The server does not want its question answered any more: whoever has it is told. `false` if none is out.
+    pub(super) fn withdraw(&self, notice: Unasked<'_>) -> bool {
+        let Some(id) = cancelled_request(notice.params) else { return false };
+        let mut questions = self.questions();
+        let Some(asked_as) = questions.asked_as(id.as_bytes()) else { return false };
+        let question = questions.take(asked_as);
+        drop(questions);
+        let Some(question) = question else { return false };
+        let asked_as = asked_as.to_string();
+        question.to.push(replaced(notice.line, &mut [(span(notice.text, id), asked_as.as_bytes())]).into())
+    }
+
+    /// Has the server tell of log messages from this level on. What was asked for last holds.
+    pub fn hear_logs_from(&self, level: LogLevel) {
+        if self.0.log_level.swap(level as u8, Ordering::Relaxed) != level as u8 {
+            self.request_aside("logging/setLevel", &format!(r#"{{"level":"{}"}}"#, level.name()));
+        }
+    }
+
+    /// Requests of the server that wait for a client's answer.
+    pub fn questions_out(&self) -> usize {
+        self.questions().len()
+    }
+
+    /// Asks for something in the background; what the server answers is of no consequence.
+    pub fn request_aside(&self, method: &str, params: &str) {
+        let id = self.own_id();
+        let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"params\":{params}}}\n");
+        // An error means that the conversation is over, and with it what was asked for.
+        let _ = self.send(id, line.into_bytes(), None, None, Box::new(()));
     }
 
     /// Closes the server's stdin: the polite request to end (2025-11-25, `lifecycle`, Shutdown).
@@ -247,6 +322,10 @@ impl Link {
     /// A fresh id for a request of the broker's own.
     pub(super) fn own_id(&self) -> u64 {
         OWN_IDS + self.0.own_requests.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn questions(&self) -> MutexGuard<'_, Questions> {
+        self.0.questions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn pending(&self) -> MutexGuard<'_, Pending> {

@@ -49,18 +49,23 @@ pub enum RequestError {
     #[error("the line is {len} bytes long, over the limit of {max}")]
     TooLarge { len: u64, max: usize },
     #[error("an error, code {code}")]
-    Refused { code: i64 },
+    Refused {
+        code: i64,
+        /// The raw error object, in the server's words.
+        error: Box<str>,
+    },
     #[error("not what the protocol says: {0}")]
     Malformed(String),
 }
 
 impl Link {
-    /// `initialize`, its answer, `notifications/initialized`. Declares no client capabilities: a server may not ask.
+    /// `initialize`, its answer, `notifications/initialized`. `capabilities` is the raw object that is declared: what is
+    /// not in it, a server may not ask for.
     ///
     /// Has no deadline of its own: it ends when the link is lost.
-    pub async fn handshake(&self) -> Result<Greeting, HandshakeError> {
+    pub async fn handshake(&self, capabilities: &str) -> Result<Greeting, HandshakeError> {
         let params = format!(
-            r#"{{"protocolVersion":"{NEWEST_LEGACY}","capabilities":{{}},"clientInfo":{{"name":"lazy-mcp-broker","version":"{}"}}}}"#,
+            r#"{{"protocolVersion":"{NEWEST_LEGACY}","capabilities":{capabilities},"clientInfo":{{"name":"lazy-mcp-broker","version":"{}"}}}}"#,
             env!("CARGO_PKG_VERSION")
         );
         let result = self.request("initialize", &params).await.map_err(HandshakeError::Initialize)?;
@@ -116,7 +121,7 @@ impl Link {
         match outcome {
             Ok(Outcome::Answered(answer)) if answer.is_error => {
                 let code = members(answer.payload(), ["code"]).ok().and_then(|[code]| code?.parse().ok());
-                Err(RequestError::Refused { code: code.unwrap_or_default() })
+                Err(RequestError::Refused { code: code.unwrap_or_default(), error: answer.payload().into() })
             }
             Ok(Outcome::Answered(answer)) => Ok(answer.payload().to_owned()),
             Ok(Outcome::TooLarge { len, max }) => Err(RequestError::TooLarge { len, max }),

@@ -2,13 +2,16 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
+use super::outbox::Outbox;
 use crate::core::limits::TreeLimit;
 use crate::protocol::call::{Answer, Progress, same_id};
+use crate::protocol::logging::LogLevel;
 
 /// Who sent a call: the client's session (or request, for clients without one), its own id for the call, raw, and
 /// until when it waits for the answer.
@@ -17,6 +20,8 @@ pub struct Caller {
     pub client: u128,
     pub id: Bytes,
     pub deadline: Instant,
+    /// The least severe log message that it hears; `None`: it hears none.
+    pub logs: Option<LogLevel>,
 }
 
 impl Caller {
@@ -57,7 +62,10 @@ pub enum Loss {
 pub(super) struct Entry {
     pub caller: Option<Caller>,
     reply: Option<oneshot::Sender<Outcome>>,
-    progress: Option<(Bytes, mpsc::Sender<Bytes>)>,
+    /// The client's progress token, raw, if it wants progress.
+    token: Option<Bytes>,
+    /// What its caller hears before the answer; `None` once nobody listens.
+    notices: Option<Arc<Outbox>>,
     /// When the call is cancelled, whoever waits for it or nobody; `None` once it has been.
     deadline: Option<Instant>,
     /// What is held while the call is out; dropped with the entry.
@@ -68,11 +76,13 @@ impl Entry {
     pub fn new(
         caller: Option<Caller>,
         reply: oneshot::Sender<Outcome>,
-        progress: Option<(Bytes, mpsc::Sender<Bytes>)>,
+        token: Option<Bytes>,
+        notices: Arc<Outbox>,
         held: Box<dyn Any + Send>,
     ) -> Self {
         let deadline = caller.as_ref().map(|caller| caller.deadline);
-        Self { caller, reply: Some(reply), progress, deadline, held }
+        let notices = caller.is_some().then_some(notices);
+        Self { caller, reply: Some(reply), token, notices, deadline, held }
     }
 
     pub fn into_held(self) -> Box<dyn Any + Send> {
@@ -86,15 +96,15 @@ impl Entry {
 
     /// Hands progress to the caller; `false` if it does not want it or does not keep up.
     pub fn progress(&self, progress: &Progress) -> bool {
-        match &self.progress {
-            Some((token, to)) => to.try_send(progress.with_token(token)).is_ok(),
-            None => false,
+        match (&self.token, &self.notices) {
+            (Some(token), Some(to)) => to.push(progress.with_token(token)),
+            _ => false,
         }
     }
 
     /// Nobody waits any more. The entry stays until the server answers, so that what it holds is held that long.
     fn abandon(&mut self) -> Option<oneshot::Sender<Outcome>> {
-        self.progress = None;
+        self.notices = None;
         self.reply.take()
     }
 }
@@ -174,6 +184,22 @@ impl Pending {
         ids
     }
 
+    /// What the caller of the newest call hears whose caller is meant, of those that somebody still waits for.
+    pub fn newest(&self, is_meant: impl Fn(&Caller) -> bool) -> Option<Arc<Outbox>> {
+        let heard = self.entries.iter().filter_map(|(id, entry)| {
+            let notices = entry.notices.as_ref().filter(|_| entry.caller.as_ref().is_some_and(&is_meant))?;
+            Some((id, notices))
+        });
+        heard.max_by_key(|(id, _)| **id).map(|(_, notices)| notices.clone())
+    }
+
+    /// The client of everything that is out, if it is one alone.
+    pub fn sole_client(&self) -> Option<u128> {
+        let mut clients = self.entries.values().filter_map(|entry| Some(entry.caller.as_ref()?.client));
+        let first = clients.next()?;
+        clients.all(|client| client == first).then_some(first)
+    }
+
     /// Calls whose deadline has passed, and the next moment to look again.
     pub fn overdue(&mut self, now: Instant) -> (Vec<u64>, Option<Instant>) {
         let timed = self.entries.iter().filter_map(|(id, entry)| Some((*id, entry.deadline?)));
@@ -191,8 +217,8 @@ mod tests {
 
     fn entry(deadline: Instant) -> (Entry, oneshot::Receiver<Outcome>) {
         let (reply, outcome) = oneshot::channel();
-        let caller = Caller { client: 1, id: Bytes::from_static(b"7"), deadline };
-        (Entry::new(Some(caller), reply, None, Box::new(())), outcome)
+        let caller = Caller { client: 1, id: Bytes::from_static(b"7"), deadline, logs: None };
+        (Entry::new(Some(caller), reply, None, Arc::default(), Box::new(())), outcome)
     }
 
     #[test]

@@ -7,10 +7,11 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
 use super::conversation::Link;
+use super::listener::Unasked;
 use super::pending::Outcome;
 use crate::protocol::call::{Answer, Progress, parse_text};
 use crate::protocol::envelope::{self, Message};
-use crate::protocol::error::RpcError;
+use crate::protocol::error::{METHOD_NOT_FOUND, RpcError};
 use crate::protocol::frame::{Frame, Lines, id_of_oversized};
 
 /// Room made for each read, in bytes: one pipe's default capacity.
@@ -53,15 +54,28 @@ fn take(link: &Link, line: &Bytes) {
                 count(&counts.progress_dropped);
             }
         }
-        Message::Notification { .. } => count(&counts.notifications_dropped),
+        Message::Notification { method, params } => {
+            let notice = Unasked { line, text, method: &method, params };
+            let is_told = match &*method {
+                "notifications/cancelled" => link.withdraw(notice),
+                _ => link.0.listener.notified(link, notice),
+            };
+            if !is_told {
+                count(&counts.notifications_dropped);
+            }
+        }
         Message::Request { id, method, .. } if method == "ping" => {
             link.notify(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#));
         }
-        Message::Request { id, method, .. } => {
-            // The broker declares no client capabilities, so a server has no right to ask; it gets a plain no
-            // instead of silence, which would hang it.
-            count(&counts.requests_refused);
-            link.notify(&RpcError::method_not_found(&method).response(Some(id)));
+        Message::Request { id, method, params } => {
+            let question = Unasked { line, text, method: &method, params };
+            if let Err(why) = link.0.listener.asked(link, question, id) {
+                // A plain no at once: silence would hang the server.
+                count(&counts.requests_refused);
+                link.notify(
+                    &RpcError::new(METHOD_NOT_FOUND, format!("{method} cannot be answered: {why}")).response(Some(id)),
+                );
+            }
         }
     }
 }

@@ -174,6 +174,12 @@ impl Policy {
         plan
     }
 
+    /// What holds for a request that is no call of a tool: the rules for every payload.
+    pub fn plan_for_all(&self) -> ToolPlan {
+        let results = self.results_for_all.clone();
+        ToolPlan { deadline: None, arguments: ArgumentRules::default(), results, on_call: None, on_result: None }
+    }
+
     /// Whether requests without a session can be given a scope key by the policy.
     pub fn has_scope_key(&self) -> bool {
         self.scope_hook().is_some()

@@ -6,37 +6,107 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::envelope::{self, Message};
-use super::error::RpcError;
+use super::error::{INVALID_PARAMS, RESOURCE_NOT_FOUND, RpcError};
 use super::raw::{self, Pieces, entries, members, replaced, span};
 use super::version::{Era, meta};
 
-/// A client's `tools/call`, with the spans of what is looked at or replaced.
+/// A client's request that is for a server, with the spans of what is looked at or replaced.
 #[derive(Clone, Debug)]
 pub struct CallRequest {
     body: Bytes,
     id: Range<usize>,
-    params: Range<usize>,
+    params: Option<Range<usize>>,
     /// `null` included, which stands for none but takes the place of what a policy puts there.
     arguments: Option<Range<usize>>,
     meta: Option<Range<usize>>,
     token: Option<Range<usize>>,
-    /// The tool's name, decoded.
-    pub tool: String,
+    pub subject: Subject,
+}
+
+/// What a request is about; names are decoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    Tool(String),
+    Prompt(String),
+    /// `resources/read` of an address.
+    Resource(String),
+    /// `completion/complete` for a prompt of this name, or for an address or its template.
+    Completion(CompletionOf),
+    /// A method that the broker knows nothing about.
+    Other(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CompletionOf {
+    Prompt(String),
+    Resource(String),
+}
+
+impl Subject {
+    /// The member of `params` that says what a request of this method is about.
+    fn key(method: &str) -> Option<&'static str> {
+        match method {
+            "tools/call" | "prompts/get" => Some("name"),
+            "resources/read" => Some("uri"),
+            "completion/complete" => Some("ref"),
+            _ => None,
+        }
+    }
+
+    /// `value` is the raw member [`Self::key`].
+    fn new(method: &str, value: Option<&str>) -> Result<Self, RpcError> {
+        let text = || {
+            let text = value.and_then(raw::string).map(Cow::into_owned);
+            let key = Self::key(method).unwrap_or_default();
+            text.ok_or_else(|| RpcError::invalid_params(format!("`params.{key}` of {method} must be a string")))
+        };
+        match method {
+            "tools/call" => text().map(Self::Tool),
+            "prompts/get" => text().map(Self::Prompt),
+            "resources/read" => text().map(Self::Resource),
+            "completion/complete" => CompletionOf::parse(value.unwrap_or("{}")).map(Self::Completion),
+            other => Ok(Self::Other(other.to_owned())),
+        }
+    }
+}
+
+impl CompletionOf {
+    fn parse(of: &str) -> Result<Self, RpcError> {
+        let text = |raw: Option<&str>| raw.and_then(raw::string).map(Cow::into_owned);
+        let [kind, name, uri] = members(of, ["type", "name", "uri"]).unwrap_or_default();
+        let of = match text(kind).as_deref() {
+            Some("ref/prompt") => text(name).map(Self::Prompt),
+            Some("ref/resource") => text(uri).map(Self::Resource),
+            _ => None,
+        };
+        of.ok_or_else(|| {
+            RpcError::invalid_params("`params.ref` of completion/complete must name a prompt or a resource")
+        })
+    }
 }
 
 impl CallRequest {
-    /// Looks into `params` of the request in `body`, whose id and params were found by `envelope::parse`.
-    pub fn parse(body: &Bytes, text: &str, id: &str, params: Option<&str>) -> Result<Self, RpcError> {
-        let params = params.ok_or_else(|| RpcError::invalid_params("tools/call needs `params` with a `name`"))?;
-        let [name, arguments, meta] = members(params, ["name", "arguments", "_meta"])
-            .map_err(|e| RpcError::invalid_params(format!("`params` of tools/call: {e}")))?;
-        let tool = name
-            .and_then(raw::string)
-            .ok_or_else(|| RpcError::invalid_params("`params.name` of tools/call must be a string"))?;
+    /// Looks into `params` of the request in `body`, whose id, method and params were found by `envelope::parse`.
+    pub fn parse(body: &Bytes, text: &str, id: &str, method: &str, params: Option<&str>) -> Result<Self, RpcError> {
+        let malformed = |e| RpcError::invalid_params(format!("`params` of {method}: {e}"));
+        let object = params.filter(|params| params.starts_with('{'));
+        let [about, arguments, meta] = match (object, Subject::key(method)) {
+            // Read once: arguments may be long.
+            (Some(params), Some(key)) => members(params, [key, "arguments", "_meta"]).map_err(malformed)?,
+            (Some(params), None) => [None, None, members(params, ["_meta"]).map_err(malformed)?[0]],
+            (None, Some(key)) => {
+                return Err(RpcError::invalid_params(format!("{method} needs `params` with a `{key}`")));
+            }
+            (None, None) => [None; 3],
+        };
+        let subject = Subject::new(method, about)?;
+        // The arguments of others are nothing that policies have rules for.
+        let arguments = arguments.filter(|_| matches!(subject, Subject::Tool(_)));
         if arguments.is_some_and(|arguments| !arguments.starts_with('{') && arguments != "null") {
             return Err(RpcError::invalid_params("`params.arguments` of tools/call must be an object"));
         }
-        let token = match meta.filter(|meta| *meta != "null") {
+        let meta = meta.filter(|meta| *meta != "null");
+        let token = match meta {
             Some(meta) => {
                 members(meta, ["progressToken"]).map_err(|e| RpcError::invalid_params(format!("`_meta`: {e}")))?[0]
             }
@@ -49,12 +119,37 @@ impl CallRequest {
         Ok(Self {
             body: body.clone(),
             id: span(text, id),
-            params: span(text, params),
+            params: params.map(|params| span(text, params)),
             arguments: arguments.map(|arguments| span(text, arguments)),
-            meta: meta.filter(|meta| *meta != "null").map(|meta| span(text, meta)),
+            meta: meta.map(|meta| span(text, meta)),
             token: token.map(|token| span(text, token)),
-            tool: tool.into_owned(),
+            subject,
         })
+    }
+
+    /// The tool that is called, if one is.
+    pub fn tool(&self) -> Option<&str> {
+        match &self.subject {
+            Subject::Tool(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Whether it reads a resource: the one result besides lists that says how long it may be kept.
+    pub fn is_read(&self) -> bool {
+        matches!(self.subject, Subject::Resource(_))
+    }
+
+    /// What the request is called where an operator reads of it: the tool, else the method. Names and addresses of
+    /// others are the client's own words.
+    pub fn label(&self) -> &str {
+        match &self.subject {
+            Subject::Tool(name) => name,
+            Subject::Prompt(_) => "prompts/get",
+            Subject::Resource(_) => "resources/read",
+            Subject::Completion(_) => "completion/complete",
+            Subject::Other(method) => method,
+        }
     }
 
     /// The client's id, raw.
@@ -90,7 +185,7 @@ impl CallRequest {
             (Some(new), Some(old)) => edits.push((old.clone(), new.as_bytes())),
             (Some(new), None) => {
                 inserted = format!(r#""arguments":{new},"#);
-                let start = self.params.start + 1;
+                let start = self.params.as_ref().map_or(0, |params| params.start + 1);
                 edits.push((start..start, inserted.as_bytes()));
             }
             (None, _) => {}
@@ -125,7 +220,7 @@ fn without_protocol_keys(meta_object: &str, token: &str) -> String {
 }
 
 /// Ends the message with a line feed and has none inside: between JSON tokens a space means the same.
-fn one_line(mut message: Vec<u8>) -> Vec<u8> {
+pub fn one_line(mut message: Vec<u8>) -> Vec<u8> {
     for byte in &mut message {
         if matches!(byte, b'\n' | b'\r') {
             *byte = b' ';
@@ -165,11 +260,25 @@ impl Answer {
         self.line.slice(self.payload.clone())
     }
 
-    /// The answer for the client: its own id, the payload that a policy rewrote or the very bytes that came.
-    pub fn reply(&self, id: &Bytes, payload: Option<String>, era: Era) -> Pieces {
+    /// The code that the client is told, if it is an error.
+    pub fn error_code(&self, era: Era) -> Option<i64> {
+        let [code] = members(self.payload(), ["code"]).ok().filter(|_| self.is_error)?;
+        match code?.parse().ok()? {
+            RESOURCE_NOT_FOUND if era == Era::Modern => Some(INVALID_PARAMS),
+            code => Some(code),
+        }
+    }
+
+    /// The answer for the client: its own id, the payload that a policy rewrote or the very bytes that came. What the
+    /// client's era demands and the server's does not know is put in; `is_read`: also how long it may be kept.
+    pub fn reply(&self, id: &Bytes, payload: Option<String>, era: Era, is_read: bool) -> Pieces {
         let payload = match payload {
             Some(new) => Bytes::from(new),
             None => self.line.slice(self.payload.clone()),
+        };
+        let payload = match era {
+            Era::Modern if self.is_error => with_modern_code(payload),
+            _ => payload,
         };
         let marks_complete = era == Era::Modern && !self.is_error && lacks_result_type(&payload);
         let mut pieces = Pieces::default();
@@ -189,7 +298,7 @@ impl Answer {
                     pieces.push(payload.clone());
                 }
                 (true, true) => {
-                    pieces.push(joined(&before, complete_prefix(&payload)));
+                    pieces.push(joined(&before, complete_prefix(&payload, is_read)));
                     pieces.push(payload.slice(1..));
                 }
             }
@@ -209,9 +318,27 @@ fn lacks_result_type(result: &[u8]) -> bool {
     matches!(members(text, ["resultType"]), Ok([None]))
 }
 
-fn complete_prefix(result: &[u8]) -> &'static [u8] {
+/// What a server does not say of how long a resource may be kept is taken for "not at all, and by nobody else".
+fn complete_prefix(result: &[u8], is_read: bool) -> &'static [u8] {
     let is_empty = result[1..].iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'}');
-    if is_empty { br#"{"resultType":"complete""# } else { br#"{"resultType":"complete","# }
+    match (is_empty, is_read) {
+        (true, _) => br#"{"resultType":"complete""#,
+        (false, false) => br#"{"resultType":"complete","#,
+        (false, true) => br#"{"resultType":"complete","ttlMs":0,"cacheScope":"private","#,
+    }
+}
+
+/// The code for a resource that is not there is another in the modern era, where the old one must not be sent
+/// (2026-07-28, `basic`, Error codes).
+fn with_modern_code(error: Bytes) -> Bytes {
+    let text = std::str::from_utf8(&error).unwrap_or_default();
+    match members(text, ["code"]) {
+        Ok([Some(code)]) if code.parse() == Ok(RESOURCE_NOT_FOUND) => {
+            let modern = INVALID_PARAMS.to_string();
+            replaced(&error, &mut [(span(text, code), modern.as_bytes())]).into()
+        }
+        _ => error,
+    }
 }
 
 /// A progress notification of a server, to be sent on with the caller's token.
@@ -237,9 +364,9 @@ impl Progress {
 }
 
 /// The id that a `notifications/cancelled` is about, raw.
-pub fn cancelled_request(params: Option<&str>) -> Option<Cow<'_, str>> {
+pub fn cancelled_request(params: Option<&str>) -> Option<&str> {
     let [id] = members(params?, ["requestId"]).ok()?;
-    Some(Cow::Borrowed(id?))
+    id
 }
 
 /// Whether two raw ids are the same id, however they are spelled.
@@ -265,8 +392,8 @@ mod tests {
     fn request(body: &str) -> Result<CallRequest, RpcError> {
         let body = Bytes::copy_from_slice(body.as_bytes());
         let (text, message) = parse_text(&body).unwrap();
-        let Message::Request { id, params, .. } = message else { panic!("not a request") };
-        CallRequest::parse(&body, text, id, params)
+        let Message::Request { id, method, params } = message else { panic!("not a request") };
+        CallRequest::parse(&body, text, id, &method, params)
     }
 
     #[track_caller]
@@ -347,8 +474,12 @@ mod tests {
         let line = Bytes::copy_from_slice(line.as_bytes());
         let (text, message) = parse_text(&line).unwrap();
         let Message::Response { id, answer } = message else { panic!("not a response") };
-        let reply =
-            Answer::new(&line, text, id, answer).reply(&Bytes::from_static(b"\"me\""), payload.map(str::to_owned), era);
+        let reply = Answer::new(&line, text, id, answer).reply(
+            &Bytes::from_static(b"\"me\""),
+            payload.map(str::to_owned),
+            era,
+            false,
+        );
         assert_eq!(std::str::from_utf8(&reply.joined()).unwrap(), expected);
     }
 

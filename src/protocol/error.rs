@@ -25,6 +25,7 @@ pub const SESSION_NOT_FOUND: i64 = -32001;
 pub const RESOURCE_NOT_FOUND: i64 = -32002;
 /// MCP 2026-07-28, `basic`, Error codes.
 pub const HEADER_MISMATCH: i64 = -32020;
+pub const MISSING_CAPABILITY: i64 = -32021;
 pub const UNSUPPORTED_VERSION: i64 = -32022;
 
 impl RpcError {

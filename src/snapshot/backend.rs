@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::offers::Offers;
 use super::surface::Surface;
 use crate::catalog::Catalog;
 use crate::core::digest::Digest;
@@ -19,6 +20,9 @@ pub struct Backend {
     pub policy: Policy,
     pub fingerprint: Digest,
     pub surface: Surface,
+    pub offers: Offers,
+    /// What holds for requests that are no calls of tools.
+    pub for_all: Arc<ToolPlan>,
     pub(super) tools: HashMap<String, Tool>,
 }
 
@@ -67,7 +71,7 @@ impl Backend {
     }
 
     /// Whether the broker has resources of its own for it: what its policy takes out of results.
-    pub fn offers_resources(&self) -> bool {
+    pub fn keeps_media(&self) -> bool {
         self.policy.links_media()
     }
 

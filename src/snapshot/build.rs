@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
 use super::Snapshot;
 use super::backend::{Backend, Tool};
+use super::offers::Offers;
 use super::review::Reviewed;
 use super::surface::Surface;
 use crate::catalog::{self, Catalog};
@@ -151,9 +151,11 @@ fn build_on_known(
     check_deadlines(&policy, &names, backend, &mut faults);
     check_probe(&catalog, &policy, config, backend, &mut faults);
     let name: Arc<str> = name.into();
-    let visible: Vec<_> = catalog.enabled().filter(|tool| policy.shows(&tool.name)).collect();
+    let visible: Vec<_> = catalog.enabled().filter(|tool| policy.shows(&tool.name) && !needs_task(&tool.raw)).collect();
     let definitions: Vec<_> = visible.iter().map(|tool| &*tool.raw).collect();
-    let surface = Surface::new(&catalog, &definitions, &capabilities(&policy));
+    let offers = Offers::of(&catalog);
+    let surface = Surface::new(&catalog, &offers, &definitions, policy.links_media());
+    let for_all = policy.plan_for_all();
     let tools: HashMap<String, Tool> =
         visible.iter().map(|tool| (tool.name.clone(), built_tool(&policy, &tool.name, &tool.raw))).collect();
     let scope = match policy.scope {
@@ -171,7 +173,17 @@ fn build_on_known(
         limits: limits(&policy, backend, config.server.drain),
         link: LinkLimits { frame_len_max: config.server.frame_bytes_max },
     };
-    let built = Backend { name, plan: Arc::new(plan), catalog, policy, fingerprint, surface, tools };
+    let built = Backend {
+        name,
+        plan: Arc::new(plan),
+        catalog,
+        policy,
+        fingerprint,
+        surface,
+        offers,
+        for_all: Arc::new(for_all),
+        tools,
+    };
     faults.into_result(Arc::new(built))
 }
 
@@ -182,15 +194,11 @@ fn built_tool(policy: &Policy, name: &str, raw: &RawValue) -> Tool {
     Tool { plan: Arc::new(plan), schema, output: OutputSchema::of_tool(raw).map(Arc::new) }
 }
 
-/// Only what the broker relays, or serves itself, is offered.
-fn capabilities(policy: &Policy) -> Value {
-    // Lists do not change while it runs, but clients are told that they may keep a stream open for it, and that stream
-    // is there.
-    let mut capabilities = json!({"tools": {"listChanged": true}});
-    if policy.links_media() {
-        capabilities["resources"] = json!({});
-    }
-    capabilities
+/// A tool that answers with a task alone cannot be called through the broker, which relays none.
+fn needs_task(tool: &RawValue) -> bool {
+    let execution = members(tool.get(), ["execution"]).ok().and_then(|[execution]| execution);
+    let support = execution.and_then(|execution| members(execution, ["taskSupport"]).ok()?[0]);
+    support == Some(r#""required""#)
 }
 
 /// A catalog must be of the very package that the configuration starts.

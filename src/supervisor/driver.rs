@@ -175,10 +175,13 @@ impl Driver {
         let Some(running) = self.running.as_ref() else { return };
         let Some(started) = running.started.clone() else { return };
         let (slot, is_greeted) = (self.slot.clone(), running.is_greeted.clone());
+        let audience = self.services.audience.clone();
         self.tasks.spawn(async move {
-            match greet(&slot, generation, &started).await {
+            match greet(&slot, generation, &started, &audience.capabilities(&slot.key)).await {
                 Ok(live) => {
                     is_greeted.store(true, Ordering::Relaxed);
+                    // Before the first call can be written.
+                    audience.greeted(&slot.key, &started.link);
                     slot.set_live(live);
                     slot.forget_failure();
                     slot.report(generation, Report::Initialized);
@@ -265,9 +268,14 @@ impl Driver {
 }
 
 /// Greets the server and compares its tools with the catalog.
-async fn greet(slot: &Slot, generation: Generation, started: &Started) -> Result<Live, StartFailure> {
+async fn greet(
+    slot: &Slot,
+    generation: Generation,
+    started: &Started,
+    capabilities: &str,
+) -> Result<Live, StartFailure> {
     let greeted = async {
-        let greeting = started.link.handshake().await?;
+        let greeting = started.link.handshake(capabilities).await?;
         if greeting.offers("tools") { started.link.list("tools/list", "tools").await } else { Ok(Vec::new()) }
     };
     let tools = match greeted.await {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
+use super::audience::Audience;
 use super::driver::Driver;
 use super::floor::{Floor, Occupancy};
 use super::instance::InstanceKey;
@@ -72,6 +73,7 @@ pub(super) struct Services {
     /// Everything that the supervisor runs; empty means that no slot and no tree is left.
     pub tracker: TaskTracker,
     pub shared: Shared,
+    pub audience: Arc<dyn Audience>,
     registered: Mutex<Registered>,
 }
 
@@ -116,6 +118,7 @@ impl Supervisor {
         limits: SupervisorLimits,
         controllers: &[Controller],
         events: Arc<EventLog>,
+        audience: Arc<dyn Audience>,
     ) -> Self {
         let admission = AdmissionLimits { live_max: limits.live_max, starts_max: limits.starts_max };
         let cgroups = Cgroups::find_limiting(journal.installation(), controllers);
@@ -125,6 +128,7 @@ impl Supervisor {
             cgroups,
             tracker: TaskTracker::new(),
             shared: Shared { floor: Arc::new(Floor::new(admission)), events, epoch: Instant::now() },
+            audience,
             registered: Mutex::default(),
         };
         Self { services: Arc::new(services), limits }

@@ -169,9 +169,24 @@ impl Slot {
         Self { key, id, number, shared, state: Mutex::new(state), orders, turned: Notify::new() }
     }
 
+    /// A lease of what runs or starts anyway; never the reason for a start. `None` where nothing does.
+    pub fn acquire_live(self: &Arc<Self>, caller: Caller, deadline: Instant) -> Option<Acquired> {
+        let state = self.lock();
+        let is_live = matches!(state.core.public_state(), PublicState::Ready | PublicState::Starting);
+        is_live.then(|| self.acquire_under(state, caller, deadline))
+    }
+
     /// A lease at once, a place in the queue, or a refusal. `deadline` bounds the wait in the queue.
     pub fn acquire(self: &Arc<Self>, caller: Caller, deadline: Instant) -> Acquired {
-        let mut state = self.lock();
+        self.acquire_under(self.lock(), caller, deadline)
+    }
+
+    fn acquire_under(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        caller: Caller,
+        deadline: Instant,
+    ) -> Acquired {
         if state.is_forgotten || state.is_set_aside {
             return Acquired::Forgotten;
         }
@@ -241,6 +256,14 @@ impl Slot {
     /// A call has found that its generation cannot be talked to any more, before whoever watches it has said so.
     pub fn link_is_lost(self: &Arc<Self>, generation: Generation) {
         self.report(generation, Report::LinkLost);
+    }
+
+    /// The conversation with the server that runs and has been greeted, for what needs no lease: it neither keeps the
+    /// instance awake nor starts one.
+    pub fn greeted_link(&self) -> Option<Link> {
+        let state = self.lock();
+        let is_greeted = matches!(state.core.public_state(), PublicState::Ready | PublicState::Draining);
+        state.live.as_ref().filter(|_| is_greeted).map(|live| live.link.clone())
     }
 
     /// Has the driver look at the deadlines of calls, because one is due earlier than it planned to.

@@ -155,7 +155,8 @@ async fn start(
         tracing::warn!(slot = %slot, %reason, "runs without the limits that were asked for");
     }
     let streams = Streams { stdin: started.pipes.stdin, stdout: started.pipes.stdout, stderr: started.pipes.stderr };
-    let link = Link::open(streams, slot.plan().link, &services.tracker);
+    let listener = services.audience.listener(&slot.key);
+    let link = Link::open(streams, slot.plan().link, listener, &services.tracker);
     Ok(Started { tree: started.tree, link, limits, kept })
 }
 

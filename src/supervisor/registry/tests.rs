@@ -11,7 +11,7 @@ use crate::core::generation::Generation;
 use crate::core::lifecycle::{Effect, Limits, OverdueRule, Report};
 use crate::link::{Caller, LinkLimits};
 use crate::supervisor::driver::Order;
-use crate::supervisor::{Acquired, Ended, NotPublished, ScopeKey};
+use crate::supervisor::{Acquired, Ended, NoAudience, NotPublished, ScopeKey};
 use crate::{catalog, config};
 
 const SWEEPS_MAX: u8 = 2;
@@ -40,8 +40,14 @@ impl Scene {
             limits: limits_of_a_slot(),
             link: LinkLimits { frame_len_max: 1000 },
         };
-        let supervisor =
-            Supervisor::new(journal, KeeperProgram::own(), limits, &[], Arc::new(EventLog::new("x".into())));
+        let supervisor = Supervisor::new(
+            journal,
+            KeeperProgram::own(),
+            limits,
+            &[],
+            Arc::new(EventLog::new("x".into())),
+            Arc::new(NoAudience),
+        );
         Self { supervisor, plan: Arc::new(plan), _dir: dir }
     }
 
@@ -122,7 +128,7 @@ fn limits_of_a_slot() -> Limits {
 
 fn acquire(slot: &Arc<Slot>) -> Acquired {
     let deadline = Instant::now() + LONG;
-    slot.acquire(Caller { client: 1, id: "1".into(), deadline }, deadline)
+    slot.acquire(Caller { client: 1, id: "1".into(), deadline, logs: None }, deadline)
 }
 
 #[test]

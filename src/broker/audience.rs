@@ -1,0 +1,351 @@
+//! Who hears what servers say of their own accord, and who answers what they ask.
+//!
+//! A session's own instance speaks to that session: on the stream of its newest call, because what a server says in the
+//! middle of a call is about it; else on the stream that the session holds open; else it waits for either. On an
+//! instance that several share, a message is for somebody only if it says for whom: progress by its token, a changed
+//! resource by who subscribed to it. Of everything else only what is said while calls of one client alone are out can be
+//! that client's; what cannot be attributed is nobody's, and a question is refused at once (docs/guides/protocol.md).
+//!
+//! Nothing here starts a server or keeps one awake: what a session asked to hear of is remembered, and asked for anew
+//! whenever its server has been started for another reason.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::link::{Caller, Link, Listener, Outbox, Unasked};
+use crate::protocol::logging::LogLevel;
+use crate::protocol::raw::{entries, members, string};
+use crate::supervisor::{self, InstanceKey, ScopeKey};
+
+/// Resources that one session can ask to hear of.
+const SUBSCRIPTIONS_MAX: usize = 256;
+
+/// Everybody who can be told something.
+#[derive(Debug, Default)]
+pub struct Audience {
+    recipients: Mutex<HashMap<u128, Weak<Recipient>>>,
+}
+
+/// A legacy session as servers meet it. Dropped with the session.
+#[derive(Debug)]
+pub struct Recipient {
+    backend: Arc<str>,
+    session: u128,
+    /// What the client declared, raw: `{}` for one that was taken back after a restart, because a session's id does not
+    /// say it.
+    capabilities: Box<str>,
+    /// What no call's stream is for. Read by the streams that the session holds open.
+    pub mail: Arc<Outbox>,
+    streams: AtomicUsize,
+    wishes: Mutex<Wishes>,
+    among: Weak<Audience>,
+}
+
+#[derive(Debug, Default)]
+struct Wishes {
+    level: Option<LogLevel>,
+    /// Addresses of resources, as the client wrote them.
+    subscriptions: BTreeSet<String>,
+    /// Ends the streams that do not keep up with their mail.
+    unread: CancellationToken,
+}
+
+/// A stream of a session that is held open.
+#[derive(Debug)]
+pub struct OpenStream {
+    pub recipient: Arc<Recipient>,
+    /// It does not keep up with its mail, and is to end.
+    pub unread: CancellationToken,
+}
+
+/// A session wants to hear of more resources than it can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a session can subscribe to {SUBSCRIPTIONS_MAX} resources at the same time")]
+pub(super) struct TooManySubscriptions;
+
+impl Audience {
+    /// A session begins, or is taken back after a restart: then with nothing that it could declare.
+    pub fn enter(self: &Arc<Self>, backend: &Arc<str>, session: u128, capabilities: &str) -> Arc<Recipient> {
+        let recipient = Arc::new(Recipient {
+            backend: backend.clone(),
+            session,
+            capabilities: without_tasks(capabilities).into(),
+            mail: Arc::default(),
+            streams: AtomicUsize::new(0),
+            wishes: Mutex::default(),
+            among: Arc::downgrade(self),
+        });
+        self.lock().insert(session, Arc::downgrade(&recipient));
+        recipient
+    }
+
+    /// Those whom an instance is for.
+    fn of(&self, instance: &InstanceKey) -> Vec<Arc<Recipient>> {
+        // Whoever is let go here may be the last one's, and a recipient that ends needs the lock.
+        let known: Vec<Arc<Recipient>> = match instance.scope {
+            ScopeKey::Session(session) => self.lock().get(&session).and_then(Weak::upgrade).into_iter().collect(),
+            // Clients without a session are reached by the streams of their requests.
+            ScopeKey::Named(_) => Vec::new(),
+            ScopeKey::Shared => self.lock().values().filter_map(Weak::upgrade).collect(),
+        };
+        known.into_iter().filter(|recipient| recipient.backend == instance.backend).collect()
+    }
+
+    /// Whether others than `session` want to hear of a resource of this instance.
+    pub(super) fn is_wanted_by_others(&self, instance: &InstanceKey, session: u128, uri: &str) -> bool {
+        self.of(instance).iter().any(|other| other.session != session && other.wishes().subscriptions.contains(uri))
+    }
+
+    /// The lowest level that anybody of the instance wants; none if nobody has said.
+    pub(super) fn level(&self, instance: &InstanceKey) -> Option<LogLevel> {
+        self.of(instance).iter().filter_map(|recipient| recipient.wishes().level).min()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u128, Weak<Recipient>>> {
+        self.recipients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Recipient {
+    pub fn session(&self) -> u128 {
+        self.session
+    }
+
+    /// The least severe log message that it hears: all, until it says otherwise.
+    pub(super) fn level(&self) -> LogLevel {
+        self.wishes().level.unwrap_or(LogLevel::Debug)
+    }
+
+    pub(super) fn set_level(&self, level: LogLevel) {
+        self.wishes().level = Some(level);
+    }
+
+    pub(super) fn subscribe(&self, uri: &str) -> Result<(), TooManySubscriptions> {
+        let mut wishes = self.wishes();
+        if wishes.subscriptions.len() >= SUBSCRIPTIONS_MAX && !wishes.subscriptions.contains(uri) {
+            return Err(TooManySubscriptions);
+        }
+        wishes.subscriptions.insert(uri.to_owned());
+        Ok(())
+    }
+
+    pub(super) fn unsubscribe(&self, uri: &str) {
+        self.wishes().subscriptions.remove(uri);
+    }
+
+    /// A stream of the session opens.
+    pub fn open(self: &Arc<Self>) -> OpenStream {
+        self.streams.fetch_add(1, Ordering::Relaxed);
+        OpenStream { recipient: self.clone(), unread: self.wishes().unread.clone() }
+    }
+
+    fn has_stream(&self) -> bool {
+        self.streams.load(Ordering::Relaxed) > 0
+    }
+
+    /// What waits for a stream that nobody holds open, for the next call to take along.
+    pub(super) fn hand_over(&self, to: &Outbox) {
+        while !self.has_stream() {
+            let Some(message) = self.mail.take() else { return };
+            to.push(message);
+        }
+    }
+
+    /// `false` if it is not taken: then whoever does not read is told so by the end of its streams.
+    fn tell(&self, notice: Unasked<'_>) -> bool {
+        let is_taken = self.mail.push(notice.line.clone());
+        if !is_taken {
+            std::mem::take(&mut self.wishes().unread).cancel();
+        }
+        is_taken
+    }
+
+    fn wishes(&self) -> MutexGuard<'_, Wishes> {
+        self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Recipient {
+    fn drop(&mut self) {
+        let Some(audience) = self.among.upgrade() else { return };
+        let mut recipients = audience.lock();
+        // Taken back in the meantime, it is another one.
+        if recipients.get(&self.session).is_some_and(|known| known.strong_count() == 0) {
+            recipients.remove(&self.session);
+        }
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.recipient.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The supervisor's way to them: one for the whole broker.
+#[derive(Debug, Default)]
+pub struct Ears(pub Arc<Audience>);
+
+impl supervisor::Audience for Ears {
+    fn listener(&self, instance: &InstanceKey) -> Arc<dyn Listener> {
+        Arc::new(Hearing { audience: self.0.clone(), instance: instance.clone() })
+    }
+
+    fn capabilities(&self, instance: &InstanceKey) -> String {
+        match instance.scope {
+            ScopeKey::Session(_) => {
+                let recipient = self.0.of(instance).into_iter().next();
+                recipient.map_or_else(|| "{}".to_owned(), |recipient| recipient.capabilities.to_string())
+            }
+            // Nobody could be asked who is not somebody else to others.
+            ScopeKey::Named(_) | ScopeKey::Shared => "{}".to_owned(),
+        }
+    }
+
+    fn greeted(&self, instance: &InstanceKey, link: &Link) {
+        let recipients = self.0.of(instance);
+        if let Some(level) = self.0.level(instance) {
+            link.hear_logs_from(level);
+        }
+        let wanted: BTreeSet<String> =
+            recipients.iter().flat_map(|recipient| recipient.wishes().subscriptions.clone()).collect();
+        for uri in wanted {
+            link.request_aside("resources/subscribe", &format!(r#"{{"uri":{}}}"#, Value::from(uri)));
+        }
+    }
+}
+
+/// What the server of one instance says.
+#[derive(Debug)]
+struct Hearing {
+    audience: Arc<Audience>,
+    instance: InstanceKey,
+}
+
+impl Hearing {
+    /// The stream of the newest call of those whom a message can only be for.
+    fn call(&self, link: &Link, hears: impl Fn(&Caller) -> bool) -> Option<Arc<Outbox>> {
+        match self.instance.scope {
+            ScopeKey::Session(session) => link.newest_call(|caller| caller.client == session && hears(caller)),
+            ScopeKey::Named(_) | ScopeKey::Shared => {
+                let sole = link.sole_client()?;
+                link.newest_call(|caller| caller.client == sole && hears(caller))
+            }
+        }
+    }
+
+    /// The session whose instance it is.
+    fn owner(&self) -> Option<Arc<Recipient>> {
+        match self.instance.scope {
+            ScopeKey::Session(_) => self.audience.of(&self.instance).into_iter().next(),
+            ScopeKey::Named(_) | ScopeKey::Shared => None,
+        }
+    }
+
+    fn tell(&self, link: &Link, notice: Unasked<'_>, hears: impl Fn(&Caller) -> bool) -> bool {
+        match self.call(link, hears) {
+            Some(call) => call.push(notice.line.clone()),
+            None => self.owner().is_some_and(|owner| owner.tell(notice)),
+        }
+    }
+}
+
+impl Listener for Hearing {
+    fn notified(&self, link: &Link, notice: Unasked<'_>) -> bool {
+        match notice.method {
+            // The lists that clients see are the reviewed ones; they do not change with the server's.
+            "notifications/tools/list_changed"
+            | "notifications/prompts/list_changed"
+            | "notifications/resources/list_changed" => false,
+            "notifications/resources/updated" => {
+                let uri = notice.params.and_then(|params| members(params, ["uri"]).ok()?[0]).and_then(string);
+                let Some(uri) = uri else { return false };
+                let wants = |recipient: &Arc<Recipient>| recipient.wishes().subscriptions.contains(&*uri);
+                let wanting = self.audience.of(&self.instance).into_iter().filter(wants);
+                wanting.filter(|recipient| recipient.tell(notice)).count() > 0
+            }
+            "notifications/message" => {
+                let level = LogLevel::of(notice.params, "level").unwrap_or(LogLevel::Emergency);
+                if self.owner().is_some_and(|owner| level < owner.level()) {
+                    return false;
+                }
+                self.tell(link, notice, |caller| caller.logs.is_some_and(|least| level >= least))
+            }
+            _ => self.tell(link, notice, |_| true),
+        }
+    }
+
+    fn asked(&self, link: &Link, question: Unasked<'_>, id: &str) -> Result<(), String> {
+        let backend = &self.instance.backend;
+        let owner = match self.instance.scope {
+            ScopeKey::Session(_) => self.owner().ok_or("the session has ended")?,
+            ScopeKey::Named(_) => return Err("the client has no session in which it could be asked".to_owned()),
+            ScopeKey::Shared => {
+                return Err(format!("'{backend}' is shared, and whose question this is cannot be told"));
+            }
+        };
+        let to = self.call(link, |_| true).unwrap_or_else(|| owner.mail.clone());
+        if link.ask(question, id, &to) {
+            Ok(())
+        } else {
+            Err("too many questions wait for the client already".to_owned())
+        }
+    }
+}
+
+/// Tasks are not relayed, so a server must not think that its client takes them.
+fn without_tasks(capabilities: &str) -> String {
+    let Ok(all) = entries(capabilities) else { return "{}".to_owned() };
+    if !all.iter().any(|(key, _)| key == "tasks") {
+        return capabilities.to_owned();
+    }
+    let kept = all.iter().filter(|(key, _)| key != "tasks");
+    let kept: Vec<String> = kept.map(|(key, value)| format!("{}:{value}", Value::from(&**key))).collect();
+    format!("{{{}}}", kept.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recipient_is_known_for_as_long_as_its_session() {
+        let audience = Arc::new(Audience::default());
+        let backend: Arc<str> = "x".into();
+        let one = audience.enter(&backend, 1, "{}");
+        let again = audience.enter(&backend, 1, "{}");
+        drop(one);
+        let instance = InstanceKey { backend: backend.clone(), scope: ScopeKey::Session(1) };
+        assert_eq!(audience.of(&instance).len(), 1, "the first one's end is not the second one's");
+        drop(again);
+        assert!(audience.of(&instance).is_empty() && audience.lock().is_empty());
+    }
+
+    #[test]
+    fn wishes_are_bounded_and_shared_ones_are_counted() {
+        let audience = Arc::new(Audience::default());
+        let backend: Arc<str> = "x".into();
+        let [a, b] = [1, 2].map(|session| audience.enter(&backend, session, "{}"));
+        let shared = InstanceKey { backend, scope: ScopeKey::Shared };
+        a.subscribe("u").unwrap();
+        assert!(!audience.is_wanted_by_others(&shared, 1, "u") && audience.is_wanted_by_others(&shared, 2, "u"));
+        b.set_level(LogLevel::Error);
+        a.set_level(LogLevel::Info);
+        assert_eq!(audience.level(&shared), Some(LogLevel::Info));
+        for n in 1..SUBSCRIPTIONS_MAX {
+            a.subscribe(&n.to_string()).unwrap();
+        }
+        assert_eq!((a.subscribe("more"), a.subscribe("u")), (Err(TooManySubscriptions), Ok(())));
+    }
+
+    #[test]
+    fn tasks_are_not_declared() {
+        assert_eq!(without_tasks(r#"{"roots":{ },"tasks":{}}"#), r#"{"roots":{ }}"#);
+        assert_eq!(without_tasks(r#"{ "roots":{ } }"#), r#"{ "roots":{ } }"#);
+        assert_eq!(without_tasks("[]"), "{}");
+    }
+}

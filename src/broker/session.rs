@@ -1,0 +1,126 @@
+//! What a legacy client says to its server besides requests for an answer: what it wants to hear of, and its answers.
+//!
+//! Neither starts a server nor keeps one awake (invariant 1).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::Broker;
+use super::audience::Recipient;
+use super::call::ruled;
+use crate::link::{Link, RequestError};
+use crate::protocol::error::{INTERNAL_ERROR, INVALID_PARAMS, RpcError, shown};
+use crate::protocol::logging::LogLevel;
+use crate::protocol::raw::{members, string};
+use crate::snapshot::Backend;
+use crate::supervisor::InstanceKey;
+
+/// How long a server may take to say whether a resource can be subscribed to.
+const SUBSCRIBE_MAX: Duration = Duration::from_secs(10);
+
+impl Broker {
+    /// `logging/setLevel`: from now on, and of each server that is started for the session.
+    ///
+    /// # Errors
+    /// Not offered, or no level.
+    pub fn set_log_level(
+        &self,
+        backend: &Backend,
+        key: &InstanceKey,
+        recipient: &Recipient,
+        params: Option<&str>,
+    ) -> Result<(), RpcError> {
+        if !backend.offers.logging {
+            return Err(RpcError::method_not_found("logging/setLevel"));
+        }
+        let level = LogLevel::of(params, "level").ok_or_else(|| {
+            RpcError::invalid_params("`params.level` of logging/setLevel must be a level from debug to emergency")
+        })?;
+        recipient.set_level(level);
+        if let (Some(link), Some(level)) = (self.greeted_link(key), self.audience.level(key)) {
+            link.hear_logs_from(level);
+        }
+        Ok(())
+    }
+
+    /// `resources/subscribe` and `resources/unsubscribe`. A server that runs is asked at once, if nobody else of its
+    /// clients has asked it before, or wants to go on hearing of it.
+    ///
+    /// # Errors
+    /// Not offered, no address, too many; or what the server said to it.
+    pub async fn subscribe(
+        &self,
+        backend: &Backend,
+        key: &InstanceKey,
+        recipient: &Arc<Recipient>,
+        method: &str,
+        params: Option<&str>,
+    ) -> Result<(), RpcError> {
+        if !backend.offers.subscriptions {
+            return Err(RpcError::method_not_found(method));
+        }
+        let uri = params.and_then(|params| members(params, ["uri"]).ok()?[0]).and_then(string);
+        let lacks = || RpcError::invalid_params(format!("`params.uri` of {method} must be a string"));
+        let uri = uri.ok_or_else(lacks)?;
+        let is_new = method == "resources/subscribe";
+        if is_new {
+            recipient.subscribe(&uri).map_err(|many| RpcError::new(INVALID_PARAMS, many.to_string()))?;
+        } else {
+            recipient.unsubscribe(&uri);
+        }
+        let is_wanted_anyway = self.audience.is_wanted_by_others(key, recipient.session(), &uri);
+        let Some(link) = self.greeted_link(key).filter(|_| !is_wanted_anyway) else { return Ok(()) };
+        let asked = tokio::time::timeout(SUBSCRIBE_MAX, link.request(method, params.unwrap_or("{}"))).await;
+        match asked {
+            Ok(Err(RequestError::Refused { code, error })) if is_new => {
+                recipient.unsubscribe(&uri);
+                Err(refused(code, &error))
+            }
+            // A server that says nothing, or has just ended: what is wanted is known, and asked for at the next start.
+            _ => Ok(()),
+        }
+    }
+
+    /// A client has answered a question of its server. An answer to nothing is nothing.
+    pub fn answered(&self, key: &InstanceKey, message: &Bytes, text: &str, id: &str) -> bool {
+        self.greeted_link(key).is_some_and(|link| link.answer(message, text, id))
+    }
+
+    /// A notification of a client, for the server that runs, if one does.
+    pub fn notify(&self, key: &InstanceKey, method: &str, message: &Bytes) {
+        // What the broker does itself, and what would speak for other clients too.
+        let is_own = matches!(method, "notifications/initialized" | "notifications/cancelled");
+        let is_of_one = matches!(method, "notifications/roots/list_changed" | "notifications/progress");
+        if is_own || (is_of_one && key.scope.is_shared()) {
+            return;
+        }
+        if let Some(link) = self.greeted_link(key) {
+            link.pass_on(message);
+        }
+    }
+
+    /// A message of a server to a session, as the rules of the revision that is served now leave it.
+    pub fn ruled_for_all(&self, backend: &str, message: Bytes) -> Option<Bytes> {
+        let snapshot = self.snapshot();
+        let backend = snapshot.backend(backend)?;
+        ruled(&backend.for_all.results, &backend.name, message)
+    }
+
+    fn greeted_link(&self, key: &InstanceKey) -> Option<Link> {
+        self.supervisor.find(key)?.greeted_link()
+    }
+}
+
+/// In the server's words.
+fn refused(code: i64, error: &str) -> RpcError {
+    let [message, data] = members(error, ["message", "data"]).unwrap_or_default();
+    let message = message.and_then(string).unwrap_or_else(|| "refused by the server".into());
+    let code = if code == 0 { INTERNAL_ERROR } else { code };
+    let refusal = RpcError::new(code, shown(&message));
+    match data.and_then(|data| serde_json::from_str(data).ok()) {
+        Some(data) => refusal.with_data(data),
+        None => refusal,
+    }
+}

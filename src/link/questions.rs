@@ -1,0 +1,54 @@
+//! Requests of a server that are out at a client, and the way back for their answers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+
+use super::outbox::Outbox;
+
+/// Questions of one generation that may wait for their answers at the same time.
+const OUT_MAX: usize = 64;
+
+/// The ids that clients see: of the whole broker, so that an answer that comes late, to another generation or another
+/// server, is nobody's.
+static LAST_ID: AtomicU64 = AtomicU64::new(0);
+
+/// A question that is out.
+#[derive(Debug)]
+pub(super) struct Question {
+    /// The server's id, raw.
+    pub server_id: Bytes,
+    /// Where it was sent, and where its cancellation goes.
+    pub to: Arc<Outbox>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Questions(HashMap<u64, Question>);
+
+impl Questions {
+    /// The id for the client; `None` when too many are out.
+    pub fn ask(&mut self, server_id: Bytes, to: Arc<Outbox>) -> Option<u64> {
+        if self.0.len() >= OUT_MAX {
+            return None;
+        }
+        let id = LAST_ID.fetch_add(1, Ordering::Relaxed) + 1;
+        self.0.insert(id, Question { server_id, to });
+        Some(id)
+    }
+
+    /// The client has answered, or the server does not want to know any more.
+    pub fn take(&mut self, id: u64) -> Option<Question> {
+        self.0.remove(&id)
+    }
+
+    /// The id that a client knows the server's request `server_id` by.
+    pub fn asked_as(&self, server_id: &[u8]) -> Option<u64> {
+        self.0.iter().find(|(_, question)| question.server_id == server_id).map(|(id, _)| *id)
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+}
