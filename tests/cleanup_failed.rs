@@ -8,9 +8,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use support::cli::Run;
 use support::freezer::Frozen;
+use support::lease::Leased;
 use support::processes::Table;
-use support::wait::until_true;
-use support::{Backend, Broker, Session, Setup};
+use support::wait::{until, until_true};
+use support::{Backend, Broker, Session, Setup, run};
 
 const SOON: Duration = Duration::from_secs(15);
 
@@ -130,6 +131,51 @@ fn it_is_shown_with_its_evidence_refuses_calls_and_is_recovered() {
     assert!(stuck.generation_of_a_call() > stuck.generation);
     stuck.check(&stuck.cli(&["status"]), 0, &["ready"]);
     stuck.broker.finish();
+}
+
+/// What hangs is on its way from fork to exec, so there is no server, and what is left is seen by sweeps alone.
+#[test]
+fn a_start_that_fails_and_leaves_something_is_one_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("server");
+    std::fs::copy(run::fixture_program(), &program).unwrap();
+    let lease = Leased::hold(&program);
+    let backend = Backend::singleton("fixture").command(program.to_str().unwrap()).start_seconds(3).stop_seconds(2);
+    let broker = Setup::new().known_port().backend(backend).start();
+    let session = Session::new(&broker, "fixture");
+    let call = broker.http().send_aside(&session.call_request("echo", &json!({"text": "x"})));
+    let pid = until("a server on its way", SOON, || {
+        let table = Table::read();
+        let mut below = table.descendants(broker.pid()).into_iter();
+        below.find(|process| process.ppid != broker.pid()).map(|process| process.pid())
+    });
+    broker.owned_processes();
+    let Some(frozen) = Frozen::freeze(pid.into()) else {
+        drop(lease);
+        call.join().unwrap();
+        return broker.finish();
+    };
+    assert_eq!(support::Reply::new(call.join().unwrap()).refusal(), "start_timeout");
+    // 8 s until its keeper gives it up, a moment for the broker, three sweeps.
+    let instance = until("the start to be shown as not cleaned up", Duration::from_secs(40), || {
+        broker.live_instances("fixture").pop().filter(|instance| instance["state"] == "cleanup_failed")
+    });
+    let survivors = instance["survivors"].as_array().expect("a list");
+    assert_eq!(survivors.len(), 1, "{instance:#}");
+    assert_eq!((&survivors[0]["pid"], &survivors[0]["reason"]), (&json!(pid), &json!("frozen")), "{instance:#}");
+    assert_eq!(session.call("echo", &json!({"text": "x"})).refusal(), "cleanup_failed");
+    let refused = broker.cli(&["recover", "fixture"]);
+    assert_eq!(refused.code, Some(5), "{refused:#?}");
+
+    frozen.thaw();
+    let recovered = broker.cli(&["recover", "fixture"]);
+    assert_eq!(recovered.code, Some(0), "{recovered:#?}");
+    broker.assert_nothing_runs();
+    drop(lease);
+    let served = || session.call("echo", &json!({"text": "x"}));
+    until_true("the pause after the failure to be over", SOON, || served().refusal().is_empty());
+    assert_eq!(broker.starts("fixture"), 1, "nothing was executed before");
+    broker.finish();
 }
 
 #[test]

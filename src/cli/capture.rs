@@ -15,7 +15,9 @@ use crate::catalog::{self, Capture, Catalog};
 use crate::config::{self, BackendConfig, Config, InstanceContext, Package, Surroundings};
 use crate::exit::{Exit, Failure};
 use crate::link::{Greeting, Link, LinkLimits, Nobody, Streams};
-use crate::ownership::{self, InstanceDir, KeeperProgram, Marker, Owners, Started, Sweep, Tree, become_subreaper};
+use crate::ownership::{
+    self, InstanceDir, KeeperProgram, Marker, NotStarted, Owners, Remains, Started, Sweep, Tree, become_subreaper,
+};
 use crate::protocol::raw::{members, string};
 use crate::supervisor::windows_side;
 
@@ -112,7 +114,15 @@ async fn capture(
     let launch = backend.resolve(&config.vars, &context, &surroundings)?;
     let owners = Owners { cgroup: None, windows: windows_side(backend, &config.vars, &surroundings, marker)? };
     eprint_line(&format!("starting {} …", backend.name));
-    let Started { tree, pipes } = ownership::start_owned(owners, &KeeperProgram::own(), &launch, &tracker).await?;
+    let started = ownership::start_owned(owners, &KeeperProgram::own(), &launch, &tracker).await;
+    let Started { tree, pipes } = match started {
+        Ok(started) => started,
+        Err(NotStarted { error, remains: None }) => return Err(error.into()),
+        Err(NotStarted { error, remains: Some(remains) }) => {
+            let proved = prove(&remains, backend).await;
+            return Ok((Err(error.into()), proved));
+        }
+    };
     let streams = Streams { stdin: pipes.stdin, stdout: pipes.stdout, stderr: pipes.stderr };
     let link =
         Link::open(streams, LinkLimits { frame_len_max: config.server.frame_bytes_max }, Arc::new(Nobody), &tracker);
@@ -162,12 +172,17 @@ async fn stop(tree: &Tree, link: &Link, backend: &BackendConfig) -> bool {
         tree.terminate();
         let _ = tokio::time::timeout(Duration::from_secs(1), tree.root_exit()).await;
     }
+    let proved = prove(tree.remains(), backend).await;
+    if proved {
+        eprint_line(&format!("stopped and proved gone in {} ms", begun.elapsed().as_millis()));
+    }
+    proved
+}
+
+async fn prove(remains: &Remains, backend: &BackendConfig) -> bool {
     for _ in 0..SWEEPS_MAX {
-        match tree.sweep(backend.deadlines.stop).await {
-            Sweep::Empty { .. } => {
-                eprint_line(&format!("stopped and proved gone in {} ms", begun.elapsed().as_millis()));
-                return true;
-            }
+        match remains.sweep(backend.deadlines.stop).await {
+            Sweep::Empty { .. } => return true,
             Sweep::Busy { reason: Some(reason), .. } => eprint_line(&format!("not proved gone: {reason}")),
             Sweep::Busy { reason: None, .. } => {}
         }

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::lifecycle::PublicState;
+use super::lifecycle::{PublicState, Slot};
 
 /// Bounds of everything that runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,13 +32,28 @@ pub struct Admission {
 
 /// What the place of a slot is used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
+pub enum Phase {
     Starting,
     Serving,
     /// On its way out: the place will be free without anybody's doing.
     Leaving,
-    /// Its processes could not be proved gone, so the place is not free, and who knows when it will be.
+    /// Its processes could not be proved gone, or its start was given up and does not come to an end: the place is not
+    /// free, and who knows when it will be.
     Stuck,
+}
+
+impl Phase {
+    pub fn of(slot: &Slot) -> Self {
+        match slot.public_state() {
+            PublicState::Starting => Self::Starting,
+            PublicState::Ready => Self::Serving,
+            PublicState::Stopping if slot.is_overdue() => Self::Stuck,
+            PublicState::Draining | PublicState::Stopping => Self::Leaving,
+            PublicState::CleanupFailed => Self::Stuck,
+            // It is about to give its place back.
+            PublicState::Stopped => Self::Leaving,
+        }
+    }
 }
 
 impl Admission {
@@ -64,16 +79,9 @@ impl Admission {
     }
 
     /// What a slot with a place is doing now. Who is admitted by that.
-    pub fn note(&mut self, slot: SlotNumber, state: PublicState) -> Vec<SlotNumber> {
-        if let Some(phase) = self.holding.get_mut(&slot) {
-            *phase = match state {
-                PublicState::Starting => Phase::Starting,
-                PublicState::Ready => Phase::Serving,
-                PublicState::Draining | PublicState::Stopping => Phase::Leaving,
-                PublicState::CleanupFailed => Phase::Stuck,
-                // It is about to give its place back.
-                PublicState::Stopped => Phase::Leaving,
-            };
+    pub fn note(&mut self, slot: SlotNumber, phase: Phase) -> Vec<SlotNumber> {
+        if let Some(known) = self.holding.get_mut(&slot) {
+            *known = phase;
         }
         self.admit()
     }
@@ -132,7 +140,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use PublicState::{CleanupFailed, Ready, Stopping};
+    use Phase::{Leaving, Serving, Stuck};
 
     fn s(number: u64) -> SlotNumber {
         SlotNumber(number)
@@ -146,9 +154,9 @@ mod tests {
     fn so_many_start_at_a_time_and_the_others_in_the_order_they_asked() {
         let mut places = places(10, 2);
         assert_eq!([1, 2, 3, 4].map(|n| places.ask(s(n))), [true, true, false, false]);
-        assert_eq!(places.note(s(2), Ready), [s(3)]);
+        assert_eq!(places.note(s(2), Serving), [s(3)]);
         // A start that failed.
-        assert_eq!(places.note(s(1), Stopping), [s(4)]);
+        assert_eq!(places.note(s(1), Leaving), [s(4)]);
         assert_eq!((places.live(), places.waiting()), (4, 0));
     }
 
@@ -156,10 +164,10 @@ mod tests {
     fn a_place_is_free_after_the_proof_and_not_before() {
         let mut places = places(1, 1);
         assert!(places.ask(s(1)));
-        places.note(s(1), Ready);
+        places.note(s(1), Serving);
         assert!(!places.ask(s(2)));
-        assert_eq!(places.note(s(1), Stopping), []);
-        assert_eq!(places.note(s(1), CleanupFailed), []);
+        assert_eq!(places.note(s(1), Leaving), []);
+        assert_eq!(places.note(s(1), Stuck), []);
         assert_eq!(places.vacate(s(1)), [s(2)]);
     }
 
@@ -179,7 +187,7 @@ mod tests {
         let mut places = places(3, 2);
         for n in 1..=3 {
             places.ask(s(n));
-            places.note(s(n), Ready);
+            places.note(s(n), Serving);
         }
         assert_eq!(places.missing(), 0);
         for n in 4..=8 {
@@ -187,12 +195,12 @@ mod tests {
         }
         // Five wait, two may start at a time.
         assert_eq!(places.missing(), 2);
-        places.note(s(1), Stopping);
+        places.note(s(1), Leaving);
         assert_eq!(places.missing(), 1);
-        places.note(s(2), Stopping);
+        places.note(s(2), Leaving);
         assert_eq!(places.missing(), 0);
         // That one will not be free after all.
-        places.note(s(2), CleanupFailed);
+        places.note(s(2), Stuck);
         assert_eq!(places.missing(), 1);
         // A lower limit: two are over it, one of them is leaving, and two more could start.
         places.set_limits(AdmissionLimits { live_max: 1, starts_max: 2 });
@@ -203,16 +211,16 @@ mod tests {
     enum Deed {
         Ask,
         Vacate(usize),
-        Note(usize, PublicState),
+        Note(usize, Phase),
         Limit(usize, usize),
     }
 
     fn deed() -> impl Strategy<Value = Deed> {
-        let state = prop_oneof![Just(Ready), Just(Stopping), Just(CleanupFailed)];
+        let phase = prop_oneof![Just(Serving), Just(Leaving), Just(Stuck)];
         prop_oneof![
             4 => Just(Deed::Ask),
             3 => any::<usize>().prop_map(Deed::Vacate),
-            4 => (any::<usize>(), state).prop_map(|(at, state)| Deed::Note(at, state)),
+            4 => (any::<usize>(), phase).prop_map(|(at, phase)| Deed::Note(at, phase)),
             1 => (1..5usize, 1..3usize).prop_map(|(live, starts)| Deed::Limit(live, starts)),
         ]
     }
@@ -234,7 +242,7 @@ mod tests {
                         if places.ask(s(next)) { vec![s(next)] } else { vec![] }
                     }
                     Deed::Vacate(at) => pick(at).map(|slot| places.vacate(slot)).unwrap_or_default(),
-                    Deed::Note(at, state) => pick(at).map(|slot| places.note(slot, state)).unwrap_or_default(),
+                    Deed::Note(at, phase) => pick(at).map(|slot| places.note(slot, phase)).unwrap_or_default(),
                     Deed::Limit(live_max, starts_max) => places.set_limits(AdmissionLimits { live_max, starts_max }),
                 };
                 for slot in &admitted {

@@ -97,11 +97,20 @@ fn started() -> MutexGuard<'static, BTreeSet<ProcessId>> {
 
 /// Kills and reaps the orphans that are not older than `since` (clock ticks after boot: the start of the lost keeper).
 /// Children that came to this process on other ways before are left alone. Who is in the keeper's cgroup is killed too,
-/// whosever child it is.
-pub(super) async fn sweep_orphans(since: u64, cgroup: Option<Cgroup>, budget: Duration) -> Outcome {
+/// whosever child it is. So is a `keeper` that was killed and does not die, with all that is below it; to reap it is left
+/// to whoever started it.
+pub(super) async fn sweep_orphans(
+    since: u64,
+    keeper: Option<ProcessId>,
+    cgroup: Option<Cgroup>,
+    budget: Duration,
+) -> Outcome {
     let me = std::process::id();
+    let is_keeper = move |process: &Process| keeper == Some(process.id());
     let mut hunt = Hunt::new(move |process: &Process| {
-        if process.ppid != me {
+        if is_keeper(process) {
+            Claim::Member
+        } else if process.ppid != me {
             Claim::AsItsParent
         } else if is_orphan(process, since) {
             Claim::Member
@@ -117,7 +126,7 @@ pub(super) async fn sweep_orphans(since: u64, cgroup: Option<Cgroup>, budget: Du
         let mut left = hunt.round(|| reaped += reap_orphans(since))?;
         left.retain(|process| match Process::read(process.pid) {
             Some(now) if now.start_time != process.start_time => false,
-            Some(now) if now.ppid == me => !is_reaped(now.pid),
+            Some(now) if now.ppid == me && !is_keeper(&now) => !is_reaped(now.pid),
             Some(_) => true,
             None => false,
         });
@@ -134,7 +143,7 @@ pub(super) async fn sweep_windows(side: WindowsSide, budget: Duration) -> Window
         return WindowsSweep::Busy { survivors: Vec::new(), reason: "`/proc/uptime` is not readable".to_owned() };
     };
     let swept = tokio::task::spawn_blocking(move || windows::sweep(&side, budget)).await;
-    match (swept, sweep_orphans(since, None, HELPERS_BUDGET).await) {
+    match (swept, sweep_orphans(since, None, None, HELPERS_BUDGET).await) {
         (Ok(swept), Outcome::Empty { .. }) => swept,
         (Ok(WindowsSweep::Busy { survivors, reason }), _) => WindowsSweep::Busy { survivors, reason },
         (Ok(WindowsSweep::Empty { .. }), Outcome::Busy { left }) => WindowsSweep::Busy {

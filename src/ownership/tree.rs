@@ -27,13 +27,20 @@ pub use start::{start, start_in, start_owned};
 /// Handle on all processes of one generation. Clones mean the same tree.
 #[derive(Clone, Debug)]
 pub struct Tree {
-    keeper: ProcessId,
+    remains: Remains,
     root: ProcessId,
     owner: Owner,
-    orders: mpsc::Sender<Order>,
-    known: watch::Receiver<Known>,
     /// Why limits that its cgroup was to have do not hold.
     limit_refusal: Option<Arc<str>>,
+}
+
+/// What there may be of a generation until it is proved that nothing is: its tree, or what a start that failed has left,
+/// which never got a root. Clones mean the same.
+#[derive(Clone, Debug)]
+pub struct Remains {
+    keeper: ProcessId,
+    orders: mpsc::Sender<Order>,
+    known: watch::Receiver<Known>,
 }
 
 /// What a tree is to be held by beside its keeper.
@@ -130,7 +137,11 @@ pub enum Sweep {
 
 impl Tree {
     pub fn keeper(&self) -> ProcessId {
-        self.keeper
+        self.remains.keeper
+    }
+
+    pub fn remains(&self) -> &Remains {
+        &self.remains
     }
 
     pub fn root(&self) -> ProcessId {
@@ -148,21 +159,35 @@ impl Tree {
 
     /// The limit that it went over, if it did. Where that ended the root, it is known before the exit is.
     pub fn over_limit(&self) -> Option<TreeLimit> {
-        self.known.borrow().over_limit
+        self.remains.known.borrow().over_limit
     }
 
     /// Resolves when the tree goes over a limit, or with `None` when it is proved empty. Cancelling loses nothing.
     pub async fn went_over_limit(&self) -> Option<TreeLimit> {
-        let mut known = self.known.clone();
+        let mut known = self.remains.known.clone();
         known.wait_for(|known| known.over_limit.is_some()).await.ok()?.over_limit
     }
 
     /// Sends SIGTERM to every process of the tree that is still in the root's session; returns at once.
     pub fn terminate(&self) {
         // Full: a stop is under way already. Closed: the tree is empty.
-        let _ = self.orders.try_send(Order::Terminate);
+        let _ = self.remains.orders.try_send(Order::Terminate);
     }
 
+    /// See [`Remains::sweep`].
+    pub async fn sweep(&self, budget: Duration) -> Sweep {
+        self.remains.sweep(budget).await
+    }
+
+    /// Resolves when the root has ended, as often as asked. Cancelling loses nothing.
+    pub async fn root_exit(&self) -> RootExit {
+        let mut known = self.remains.known.clone();
+        let known = known.wait_for(|known| known.root_exit.is_some()).await;
+        known.ok().and_then(|known| known.root_exit).unwrap_or(RootExit::KeeperLost)
+    }
+}
+
+impl Remains {
     /// Kills whatever is left of the tree and waits for the proof. On a tree proved empty before it answers `Empty` again.
     ///
     /// `budget` bounds the killing; the answer may come up to 3 s later when the keeper is lost or hangs meanwhile.
@@ -176,13 +201,6 @@ impl Tree {
             Err(_) if self.known.borrow().is_proved_empty => Sweep::Empty { killed: 0, took: Duration::ZERO },
             Err(_) => Sweep::Busy { survivors: Vec::new(), reason: None },
         }
-    }
-
-    /// Resolves when the root has ended, as often as asked. Cancelling loses nothing.
-    pub async fn root_exit(&self) -> RootExit {
-        let mut known = self.known.clone();
-        let known = known.wait_for(|known| known.root_exit.is_some()).await;
-        known.ok().and_then(|known| known.root_exit).unwrap_or(RootExit::KeeperLost)
     }
 }
 
@@ -221,7 +239,22 @@ impl KeeperProgram {
     }
 }
 
-/// Why no server runs. Nothing of it is left when the error is returned.
+/// A start that came to nothing.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct NotStarted {
+    pub error: StartError,
+    /// What could not be proved gone within a few seconds, to be swept again; `None` when nothing is left.
+    pub remains: Option<Remains>,
+}
+
+impl From<StartError> for NotStarted {
+    fn from(error: StartError) -> Self {
+        Self { error, remains: None }
+    }
+}
+
+/// Why no server runs.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error("make the pipes of the server: {0}")]

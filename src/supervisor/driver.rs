@@ -9,20 +9,20 @@ use tokio_util::task::TaskTracker;
 
 use super::registry::Services;
 use super::slot::{Cleanup, Live, Slot};
-use super::start::{Footprint, StartCause, StartFailure, Started, bring_up};
+use super::start::{Footprint, NotStarted, StartCause, StartFailure, Started, bring_up};
 use crate::catalog::{self, LiveTools};
 use crate::core::generation::Generation;
 use crate::core::lifecycle::{Effect, Event, LeaseLoss, Report};
 use crate::core::limits::TreeLimit;
 use crate::events::What;
 use crate::link::{HandshakeError, Link, Loss};
-use crate::ownership::{RootExit, Sweep, Tree};
+use crate::ownership::{Remains, RootExit, Sweep, Tree};
 
 /// After the root's exit, how long its last words may take to be read. Orphans may hold the pipes open for ever, so
 /// the end of the pipes alone is not waited for.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// A sweep may answer this long after its budget, when the keeper hangs or is lost meanwhile (`ownership::Tree::sweep`).
+/// A sweep may answer this long after its budget, when the keeper hangs or is lost meanwhile (`ownership::Remains::sweep`).
 const SWEEP_ANSWER: Duration = Duration::from_secs(3);
 
 /// How long the news of a proof waits for the files of its generation to be erased.
@@ -35,7 +35,7 @@ pub(super) enum Order {
     /// Something is due earlier than the driver thought.
     Look,
     /// The spawn of a generation has come to its end, either way.
-    SpawnEnded(Generation, Box<Footprint>, Box<Result<Started, StartFailure>>),
+    SpawnEnded(Generation, Box<Footprint>, Box<Result<Started, NotStarted>>),
     /// Somebody waits for a place that an idle slot could make.
     MakeRoom,
     /// A sweep has come to its end.
@@ -49,6 +49,8 @@ pub(super) enum Order {
 struct Running {
     generation: Generation,
     footprint: Footprint,
+    /// What a sweep has to look at. None of a start that has left nothing, and while it is not answered.
+    remains: Option<Remains>,
     started: Option<Started>,
     /// Whether the server was greeted: an exit before that is a failed start.
     is_greeted: Arc<AtomicBool>,
@@ -136,8 +138,13 @@ impl Driver {
     fn spawn(&mut self, generation: Generation) {
         tracing::info!(slot = %self.slot, %generation, "starting");
         self.services.tally(&self.slot.key.backend, |tally| tally.starts += 1);
-        self.running =
-            Some(Running { generation, footprint: Footprint::default(), started: None, is_greeted: Arc::default() });
+        self.running = Some(Running {
+            generation,
+            footprint: Footprint::default(),
+            remains: None,
+            started: None,
+            is_greeted: Arc::default(),
+        });
         let (slot, services, inbox) = (self.slot.clone(), self.services.clone(), self.inbox.clone());
         self.tasks.spawn(async move {
             let (footprint, result) = bring_up(&slot, &services, generation).await;
@@ -146,7 +153,7 @@ impl Driver {
         });
     }
 
-    fn spawn_ended(&mut self, generation: Generation, footprint: Footprint, result: Result<Started, StartFailure>) {
+    fn spawn_ended(&mut self, generation: Generation, footprint: Footprint, result: Result<Started, NotStarted>) {
         let Some(running) = self.running.as_mut().filter(|running| running.generation == generation) else {
             return;
         };
@@ -160,11 +167,13 @@ impl Driver {
                     self.tasks.spawn(watch_limits(self.slot.clone(), generation, started.clone(), is_greeted));
                 }
                 self.tasks.spawn(watch_root(self.slot.clone(), generation, started.clone(), is_greeted));
+                running.remains = Some(started.tree.remains().clone());
                 running.started = Some(started);
                 self.slot.report(generation, Report::Spawned);
             }
-            Err(failure) => {
+            Err(NotStarted { failure, remains }) => {
                 tracing::warn!(slot = %self.slot, %generation, kind = failure.kind(), cause = %failure.cause, "start failed");
+                running.remains = remains;
                 self.slot.set_failure(failure);
                 self.slot.report(generation, Report::SpawnFailed);
             }
@@ -203,14 +212,15 @@ impl Driver {
     }
 
     fn sweep(&mut self, generation: Generation) {
-        let tree = self.started(generation).map(|started| started.tree.clone());
+        let running = self.running.as_ref().filter(|running| running.generation == generation);
+        let remains = running.and_then(|running| running.remains.clone());
         // Less than the core waits for the answer, so that "busy" comes with its evidence.
         let (budget, inbox) = (self.slot.plan().limits.sweep.saturating_sub(SWEEP_ANSWER), self.inbox.clone());
         self.tasks.spawn(async move {
             let begun = Instant::now();
-            let swept = match tree {
-                Some(tree) => tree.sweep(budget).await,
-                // Nothing was started: the failed start has cleaned up behind itself.
+            let swept = match remains {
+                Some(remains) => remains.sweep(budget).await,
+                // Nothing was started, or the failed start has cleaned up behind itself.
                 None => Sweep::Empty { killed: 0, took: Duration::ZERO },
             };
             // An error means that the driver has ended, which it does only after the proof.

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::slot::Slot;
-use crate::core::admission::{Admission, AdmissionLimits, SlotNumber};
-use crate::core::lifecycle::PublicState;
+use crate::core::admission::{Admission, AdmissionLimits, Phase, SlotNumber};
 
 /// Its lock is taken under that of a slot, and never the other way round: who is admitted is returned, to be told
 /// without any lock.
@@ -59,9 +58,9 @@ impl Floor {
     }
 
     /// Who is to be told that it is admitted.
-    pub fn note(&self, slot: SlotNumber, public: PublicState) -> Vec<Arc<Slot>> {
+    pub fn note(&self, slot: SlotNumber, phase: Phase) -> Vec<Arc<Slot>> {
         let mut state = self.lock();
-        let admitted = state.admission.note(slot, public);
+        let admitted = state.admission.note(slot, phase);
         self.called(&mut state, admitted)
     }
 

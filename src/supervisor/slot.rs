@@ -17,7 +17,7 @@ use super::instance::InstanceKey;
 use super::plan::Plan;
 use super::start::{Limits, StartCause, StartFailure};
 use crate::catalog::LiveTools;
-use crate::core::admission::SlotNumber;
+use crate::core::admission::{Phase, SlotNumber};
 use crate::core::generation::{Generation, Mint, Stamped};
 use crate::core::lifecycle::{self, Effect, Event, LeaseId, PublicState, Refusal, Report, WaiterId};
 use crate::core::limits::TreeLimit;
@@ -447,6 +447,7 @@ impl Slot {
         mut own: Option<(WaiterId, &mut Option<Answer>)>,
     ) -> Answers {
         let (before, phase) = (state.core.public_state(), state.phase());
+        let place = Phase::of(&state.core);
         let mut answers = Answers::default();
         let mut next = Some(event);
         while let Some(event) = next.take() {
@@ -500,7 +501,7 @@ impl Slot {
         if state.phase() != phase {
             self.turned.notify_waiters();
         }
-        self.tell_others(state, before, &mut answers);
+        self.tell_others(state, (before, place), &mut answers);
         let wanted = state.core.next_wakeup();
         if wanted.is_some_and(|wanted| state.armed.is_none_or(|armed| wanted < armed)) {
             state.armed = wanted;
@@ -526,15 +527,18 @@ impl Slot {
 
     /// What became of this slot is news, and may make room for another; where somebody waits for room, an idle slot makes
     /// it.
-    fn tell_others(&self, state: &State, before: PublicState, answers: &mut Answers) {
-        let public = state.core.public_state();
+    fn tell_others(&self, state: &State, (before, place): (PublicState, Phase), answers: &mut Answers) {
+        let (public, now) = (state.core.public_state(), Phase::of(&state.core));
         if public != before {
             let number = state.core.live().map_or(state.core.high_water(), Generation::number);
             let (from, to) = (before.as_str(), public.as_str());
             self.tell(What::StateChanged { instance: self.named(number), from, to });
-            answers.admitted.extend(self.shared.floor.note(self.number, public));
         }
-        if self.shared.floor.is_short() && (public != before || state.core.idle_since().is_some()) {
+        let has_turned = (public, now) != (before, place);
+        if has_turned {
+            answers.admitted.extend(self.shared.floor.note(self.number, now));
+        }
+        if self.shared.floor.is_short() && (has_turned || state.core.idle_since().is_some()) {
             self.order(Order::MakeRoom);
         }
     }

@@ -14,7 +14,7 @@ use crate::core::launch::Launch;
 use crate::core::limits::{TreeLimit, TreeLimits};
 use crate::link::{Link, Streams};
 use crate::ownership::journal::Entry;
-use crate::ownership::{self, InstanceDir, KeptFiles, Marker, Owners, Tree};
+use crate::ownership::{self, InstanceDir, KeptFiles, Marker, Owners, Remains, Tree};
 
 /// A server that runs, and the conversation with it.
 #[derive(Clone, Debug)]
@@ -23,6 +23,14 @@ pub(super) struct Started {
     pub link: Link,
     pub limits: Limits,
     pub kept: Arc<KeptFiles>,
+}
+
+/// A server that does not run.
+#[derive(Debug)]
+pub(super) struct NotStarted {
+    pub failure: StartFailure,
+    /// What of the start is not proved gone; `None` when nothing is left.
+    pub remains: Option<Remains>,
 }
 
 /// The limits of a generation, and whether they hold.
@@ -67,7 +75,7 @@ pub(super) async fn bring_up(
     slot: &Arc<Slot>,
     services: &Arc<Services>,
     generation: Generation,
-) -> (Footprint, Result<Started, StartFailure>) {
+) -> (Footprint, Result<Started, NotStarted>) {
     let (mut footprint, prepared) = {
         let (slot, services) = (slot.clone(), services.clone());
         // Aside, because a directory on a dead mount would else stop every other backend with this one.
@@ -80,9 +88,11 @@ pub(super) async fn bring_up(
     };
     let started = match prepared {
         Ok(prepared) => start(slot, services, prepared, &mut footprint).await,
-        Err(cause) => Err(cause),
+        Err(cause) => Err((cause, None)),
     };
-    (footprint, started.map_err(|cause| StartFailure::new(generation, cause, Vec::new())))
+    let not_started =
+        |(cause, remains)| NotStarted { failure: StartFailure::new(generation, cause, Vec::new()), remains };
+    (footprint, started.map_err(not_started))
 }
 
 /// A start with everything in place but the process.
@@ -140,10 +150,10 @@ async fn start(
     services: &Services,
     prepared: Prepared,
     footprint: &mut Footprint,
-) -> Result<Started, StartCause> {
+) -> Result<Started, (StartCause, Option<Remains>)> {
     let Prepared { launch, owners, mut limits, kept } = prepared;
-    let started =
-        ownership::start_owned(owners, &services.keeper, &launch, &services.tracker).await.map_err(spawn_failed)?;
+    let started = ownership::start_owned(owners, &services.keeper, &launch, &services.tracker).await;
+    let started = started.map_err(|failed| (spawn_failed(failed.error), failed.remains))?;
     if let Some(entry) = &mut footprint.entry
         && let Err(e) = entry.started(started.tree.keeper(), started.tree.root())
     {

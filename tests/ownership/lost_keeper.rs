@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lazy_mcp_broker::ownership::{KeeperProgram, ProcessTable, RootExit, StartError, Sweep, start};
 
-use crate::support::{BUDGET, Scene, assert_empty, eventually, is_alone, signal, swept};
+use crate::support::{BUDGET, Frozen, Scene, assert_empty, eventually, is_alone, signal, swept};
 
 /// Children of every kind: in the session, out of it, double-forked, and with children of their own.
 const FAMILY: &str = "
@@ -76,6 +76,28 @@ async fn a_keeper_that_is_stopped_is_replaced() {
     signal(tree.keeper(), "STOP");
     swept(&tree, Duration::from_millis(100)).await;
     assert_eq!(tree.root_exit().await, RootExit::KeeperLost);
+    assert_childless();
+    scene.assert_gone(&[&tree]).await;
+}
+
+/// SIGKILL waits for the thaw, as it waits for a device.
+#[tokio::test]
+async fn a_keeper_that_does_not_die_is_told_as_a_survivor() {
+    if !is_alone("lost_keeper::a_keeper_that_does_not_die_is_told_as_a_survivor") {
+        return;
+    }
+    let scene = Scene::new();
+    let (tree, _pipes) = scene.start_ready(&scene.perl(FAMILY)).await;
+    if let Some(frozen) = Frozen::freeze(tree.keeper().pid.into()) {
+        for _ in 0..2 {
+            let swept = tokio::time::timeout(BUDGET, tree.sweep(Duration::from_millis(100))).await;
+            let Ok(Sweep::Busy { survivors, .. }) = swept else { panic!("it is busy, and says so: {swept:?}") };
+            assert!(survivors.iter().any(|survivor| survivor.pid == tree.keeper().pid), "{survivors:?}");
+            assert_eq!(scene.living(), [], "what is below it is killed all the same");
+        }
+        frozen.thaw();
+    }
+    swept(&tree, BUDGET).await;
     assert_childless();
     scene.assert_gone(&[&tree]).await;
 }
@@ -155,8 +177,8 @@ async fn a_keeper_that_dies_before_its_answer_is_an_error_and_leaves_nothing() {
     let scene = Scene::new();
     for answers in ["exit 1", "take; if (!fork) { sleep 1 while 1 } kill KILL => $$", "say_('nonsense'); 1 while take"]
     {
-        let error = start(&liar(&scene, answers), &scene.sh("true"), &scene.tracker).await.unwrap_err();
-        assert!(matches!(error, StartError::KeeperLost { .. }), "{error}");
+        let failed = start(&liar(&scene, answers), &scene.sh("true"), &scene.tracker).await.unwrap_err();
+        assert!(failed.remains.is_none() && matches!(failed.error, StartError::KeeperLost { .. }), "{failed:?}");
         assert_eq!(scene.living(), []);
     }
     let error = start(&KeeperProgram::at("/nowhere"), &scene.sh("true"), &scene.tracker).await.unwrap_err();
@@ -173,8 +195,8 @@ async fn a_keeper_that_never_answers_is_given_up_and_leaves_nothing() {
     }
     let check = async |answers: &str| {
         let scene = Scene::new();
-        let error = start(&liar(&scene, answers), &scene.sh("true"), &scene.tracker).await.unwrap_err();
-        assert!(matches!(error, StartError::KeeperLost { .. }), "{error}");
+        let failed = start(&liar(&scene, answers), &scene.sh("true"), &scene.tracker).await.unwrap_err();
+        assert!(failed.remains.is_none() && matches!(failed.error, StartError::KeeperLost { .. }), "{failed:?}");
         scene.assert_gone(&[]).await;
     };
     tokio::join!(check("kill STOP => $$"), check("take; if (!fork) { sleep 1 while 1 } kill STOP => $$"));

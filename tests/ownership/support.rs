@@ -5,6 +5,13 @@
 #[allow(dead_code, reason = "the broker's tests use more of it")]
 mod run;
 
+#[path = "../support/freezer.rs"]
+mod freezer;
+#[path = "../support/wait.rs"]
+#[allow(dead_code, reason = "the broker's tests use more of it")]
+mod wait;
+
+pub use freezer::Frozen;
 pub use run::skipped;
 
 use std::collections::BTreeMap;
@@ -55,7 +62,7 @@ impl Scene {
     }
 
     pub async fn try_start(&self, launch: &Launch) -> Result<Started, StartError> {
-        start(&program(), launch, &self.tracker).await
+        start(&program(), launch, &self.tracker).await.map_err(|failed| failed.error)
     }
 
     pub async fn start(&self, launch: &Launch) -> (Tree, Pipes) {

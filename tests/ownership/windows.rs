@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 use lazy_mcp_broker::core::launch::Launch;
 use lazy_mcp_broker::ownership::journal::{Journal, Record};
 use lazy_mcp_broker::ownership::{
-    Marker, Owner, Owners, Pipes, Powershell, ProcessId, ProcessTable, RootExit, Started, Survivor, Sweep, Tree,
-    WindowsSide, become_subreaper, start_owned,
+    Marker, Owner, Owners, Pipes, Powershell, ProcessId, ProcessTable, RootExit, StartError, Started, Survivor, Sweep,
+    Tree, WindowsSide, become_subreaper, start_owned,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio_util::task::TaskTracker;
 
+use crate::lost_keeper::liar;
 use crate::support::{BUDGET, Scene, assert_empty, eventually, is_alone, play_broker, played_scene, program, signal};
 
 /// For sweeps that are to run out of time without an answer.
@@ -307,6 +308,20 @@ async fn a_server_that_was_not_executed_has_no_windows_side() {
     let absent = Launch { program: "/nowhere/at/all".into(), ..scene.sh("") };
     start_owned(windows.owners(), &program(), &absent, &scene.tracker).await.expect_err("not executed");
     assert_eq!(windows.log(), Vec::<String>::new());
+    scene.assert_gone(&[]).await;
+}
+
+#[tokio::test]
+async fn a_server_that_was_not_executed_has_no_windows_side_without_its_keeper_either() {
+    if !is_alone("windows::a_server_that_was_not_executed_has_no_windows_side_without_its_keeper_either") {
+        return;
+    }
+    let scene = Scene::new();
+    let windows = Windows::new(scene.path());
+    let keeper = liar(&scene, r#"take; say_('{"SpawnFailed":{"failure":"NotFound","message":"no"}}'); exit 1"#);
+    let failed = start_owned(windows.owners(), &keeper, &scene.sh("true"), &scene.tracker).await.unwrap_err();
+    assert!(failed.remains.is_none() && matches!(failed.error, StartError::Spawn { .. }), "{failed:?}");
+    assert_eq!(windows.log(), Vec::<String>::new(), "nobody is asked");
     scene.assert_gone(&[]).await;
 }
 

@@ -9,6 +9,7 @@ pub mod cli;
 pub mod files;
 pub mod freezer;
 pub mod http;
+pub mod lease;
 pub mod managed;
 pub mod mcp;
 pub mod outside;

@@ -14,7 +14,8 @@ impl Slot {
     pub fn next_wakeup(&self) -> Option<Moment> {
         let own = match &self.state {
             State::Stopped => self.budget.forget_at(),
-            State::Admitting | State::Doomed { .. } => None,
+            State::Admitting => None,
+            State::Doomed { deadline, .. } => *deadline,
             State::Spawning { deadline, .. }
             | State::Handshaking { deadline, .. }
             | State::Stopping { deadline, .. }
@@ -44,7 +45,10 @@ impl Slot {
             State::Stopped => self.budget.forget(now),
             State::Spawning { generation, deadline } if deadline <= now => {
                 self.start_failed(Refusal::StartTimeout, step);
-                self.state = State::Doomed { generation };
+                self.state = State::Doomed { generation, deadline: None };
+            }
+            State::Doomed { generation, deadline: Some(deadline) } if deadline <= now => {
+                self.state = State::Doomed { generation, deadline: None };
             }
             State::Handshaking { generation, deadline } if deadline <= now => {
                 self.start_failed(Refusal::StartTimeout, step);
@@ -74,7 +78,7 @@ impl Slot {
             State::CleanupFailed { generation, look: Look::At(at), .. } if at <= now => {
                 self.look_again(generation, step);
             }
-            // Not due; a doomed spawn has no limit of its own, and who waits for a place has a deadline each.
+            // Not due; a doomed spawn is waited for without a limit, and who waits for a place has a deadline each.
             State::Admitting
             | State::Spawning { .. }
             | State::Doomed { .. }
@@ -132,7 +136,8 @@ impl Slot {
             leases.map_moments(&mut at);
         }
         match &mut slot.state {
-            State::Stopped | State::Admitting | State::Doomed { .. } => {}
+            State::Stopped | State::Admitting => {}
+            State::Doomed { deadline, .. } => *deadline = deadline.map(&mut at),
             State::Spawning { deadline, .. }
             | State::Handshaking { deadline, .. }
             | State::Draining { deadline, .. }

@@ -15,7 +15,7 @@ impl Slot {
             // Nothing is live, so no report can have been opened.
             State::Stopped | State::Admitting => self.anomaly(),
             State::Spawning { generation, deadline } => self.while_spawning(generation, deadline, report, step),
-            State::Doomed { generation } => self.while_doomed(generation, report, step),
+            State::Doomed { generation, .. } => self.while_doomed(generation, report, step),
             State::Handshaking { generation, .. } => self.while_handshaking(generation, report, step),
             State::Ready { generation, .. } | State::Draining { generation, .. } => {
                 self.while_serving(generation, report, step);

@@ -108,6 +108,12 @@ impl Slot {
         self.state == State::Admitting
     }
 
+    /// Whether a spawn that nobody wants any more is not answered although the time of the start is up. Nobody knows
+    /// when it will be, and what it has begun stays in its place until then.
+    pub fn is_overdue(&self) -> bool {
+        matches!(self.state, State::Doomed { deadline: None, .. })
+    }
+
     /// Since when the public state is what it is.
     pub fn since(&self) -> Moment {
         self.since
@@ -245,7 +251,9 @@ impl Slot {
     /// A planned stop: waiters stay, for the generation after this one.
     fn stop(&mut self, step: &mut Step<'_>) {
         match &mut self.state {
-            State::Spawning { generation, .. } => self.state = State::Doomed { generation: *generation },
+            State::Spawning { generation, deadline } => {
+                self.state = State::Doomed { generation: *generation, deadline: Some(*deadline) };
+            }
             State::Handshaking { generation, .. } => {
                 let generation = *generation;
                 self.close(generation, step);

@@ -21,10 +21,12 @@ pub(super) enum State {
         generation: Generation,
         deadline: Moment,
     },
-    /// Nobody wants what is being spawned any more, but the answer is owed to us. There is no deadline: a sweep now
-    /// could prove a tree empty that gets its root a moment later.
+    /// Nobody wants what is being spawned any more, but the answer is owed to us, and is waited for however late it is:
+    /// a sweep now could prove a tree empty that gets its root a moment later. The deadline is that of the whole start,
+    /// and none once it has passed: from then on nobody is to count on an answer soon.
     Doomed {
         generation: Generation,
+        deadline: Option<Moment>,
     },
     /// The deadline is that of the whole start.
     Handshaking {
@@ -115,7 +117,7 @@ impl State {
         match *self {
             Self::Stopped | Self::Admitting => None,
             Self::Spawning { generation, .. }
-            | Self::Doomed { generation }
+            | Self::Doomed { generation, .. }
             | Self::Handshaking { generation, .. }
             | Self::Ready { generation, .. }
             | Self::Draining { generation, .. }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::core::admission::Phase;
 use crate::core::generation::{Generation, Mint, Stamped};
 use crate::core::moment::Moment;
 
@@ -276,6 +277,35 @@ fn a_spawn_that_is_given_up_is_stopped_when_it_answers() {
     assert_eq!(story.report(1, Report::RootExited), [Effect::Sweep(g(1))]);
     assert_eq!(story.report(1, Report::TreeEmpty), [Effect::Spawn(g(2))], "a planned stop is no failure");
     story.check(PublicState::Starting, 0, 2);
+}
+
+/// A sweep would prove nothing, so the answer is waited for; but nobody is to count on the place any more.
+#[test]
+fn a_spawn_that_is_given_up_and_not_answered_in_time_is_stuck() {
+    let mut story = Story::new(limits());
+    story.acquire(0);
+    assert_eq!(story.wake_in(30_000), [refuse(0, Refusal::QueueTimeout)]);
+    story.step(Event::Stop);
+    assert_eq!((story.slot.is_overdue(), Phase::of(&story.slot)), (false, Phase::Leaving));
+    assert_eq!(story.wake_in(30_000), []);
+    assert_eq!((story.slot.is_overdue(), Phase::of(&story.slot)), (true, Phase::Stuck));
+    story.check(PublicState::Stopping, 0, 0);
+    assert_eq!(story.slot.next_wakeup(), None);
+    assert_eq!(story.report(1, Report::SpawnFailed), [Effect::Sweep(g(1))]);
+    assert_eq!((story.slot.is_overdue(), Phase::of(&story.slot)), (false, Phase::Leaving));
+    assert_eq!(story.report(1, Report::TreeBusy), [Effect::Sweep(g(1))]);
+    assert_eq!(story.report(1, Report::TreeBusy), []);
+    story.check(PublicState::CleanupFailed, 0, 0);
+}
+
+#[test]
+fn a_spawn_that_ran_out_is_stuck_at_once() {
+    let mut story = Story::new(limits());
+    story.step(Event::Acquire(Waiter { id: WaiterId(0), deadline: story.now.after(ms(90_000)) }));
+    assert_eq!(story.wake_in(60_000), [refuse(0, Refusal::StartTimeout)]);
+    assert_eq!(Phase::of(&story.slot), Phase::Stuck);
+    assert_eq!(story.report(1, Report::Spawned), [Effect::CloseStdin(g(1))]);
+    assert_eq!(Phase::of(&story.slot), Phase::Leaving);
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! The task of one tree: speaks with the keeper, and takes over when it is lost.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::link::KeeperLink;
-use super::{Known, Order, Owner, Owners, RootExit, Sweep, Tree};
+use super::{Known, Order, Owner, Owners, Remains, RootExit, Sweep, Tree};
 use crate::ownership::children::{OwnChild, sweep_orphans, sweep_windows};
 use crate::ownership::process_table::ProcessId;
 use crate::ownership::server::Stdio3;
@@ -27,14 +28,25 @@ const KEEPER_GRACE: Duration = Duration::from_secs(1);
 const LAST_WORDS_GRACE: Duration = Duration::from_millis(100);
 /// What adoption gets at least, when the budget was used up waiting for a keeper.
 const ADOPTION_BUDGET_MIN: Duration = Duration::from_secs(1);
+/// A keeper that was killed dies within this, unless it hangs in the kernel; then each sweep looks for its end.
+const KEEPER_DEATH: Duration = Duration::from_millis(500);
+/// What a start that has failed may take to be proved gone before it is told. Mostly there is nothing but its keeper.
+const FAILED_START_BUDGET: Duration = Duration::from_secs(2);
 /// What a keeper gets for a tree that nobody asks for any more, and each attempt of the broker after that.
 const ABANDONED_BUDGET: Duration = Duration::from_secs(10);
 
 /// Between two of them, doubling up to the second: Windows that does not answer is not to be asked all the time.
 const ABANDONED_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
+/// A start that came to nothing.
+pub(super) struct Failed {
+    pub why: Why,
+    /// `None` when it is proved that nothing is left.
+    pub remains: Option<Remains>,
+}
+
 /// Why a start came to nothing.
-pub(super) enum NotStarted {
+pub(super) enum Why {
     Refused { failure: SpawnFailure, message: String },
     KeeperLost,
 }
@@ -56,46 +68,41 @@ impl Attendant {
         Self { keeper, link: Some(link), owners, limit_refusal: None, known: watch::Sender::default() }
     }
 
-    /// Starts the server, answers with its tree, and attends to it until it is proved empty.
-    pub async fn attend(
-        mut self,
-        start: Vec<u8>,
-        stdio: Stdio3,
-        mut answer: oneshot::Sender<Result<Tree, NotStarted>>,
-    ) {
+    /// Starts the server, answers with its tree, and attends to it until it is proved empty. Of a start that fails it
+    /// attends to what is left.
+    pub async fn attend(mut self, start: Vec<u8>, stdio: Stdio3, mut answer: oneshot::Sender<Result<Tree, Failed>>) {
         let spawned = tokio::select! {
             spawned = tokio::time::timeout(SPAWN_MAX, self.spawn(start, stdio)) => {
-                spawned.unwrap_or(Err(NotStarted::KeeperLost))
+                spawned.unwrap_or(Err(Why::KeeperLost))
             }
             // Cancelling the other arm tears the conversation in the middle; it is not gone on with.
             () = answer.closed() => return self.abandon().await,
         };
-        let root = match spawned {
-            Ok(root) => root,
-            Err(reason) => {
-                if matches!(reason, NotStarted::KeeperLost) {
-                    // Dead, or it does not answer: then it does not end by itself either.
-                    self.lose_the_keeper().await;
-                }
-                self.abandon().await;
-                // Failed: the start was cancelled.
-                let _ = answer.send(Err(reason));
-                return;
-            }
-        };
         let (orders, taken) = mpsc::channel(ORDERS_LEN_MAX);
-        let owner = Owner::of(&self.owners);
-        let (known, limit_refusal) = (self.known.subscribe(), self.limit_refusal.take());
-        let tree = Tree { keeper: self.keeper.id(), root, owner, orders, known, limit_refusal };
+        let remains = Remains { keeper: self.keeper.id(), orders, known: self.known.subscribe() };
+        let answered = match spawned {
+            Ok(root) => {
+                let (owner, limit_refusal) = (Owner::of(&self.owners), self.limit_refusal.take());
+                Ok(Tree { remains, root, owner, limit_refusal })
+            }
+            Err(why) => match self.end_failed_start(&why).await {
+                Sweep::Empty { .. } => {
+                    // Failed: the start was cancelled.
+                    let _ = answer.send(Err(Failed { why, remains: None }));
+                    return;
+                }
+                Sweep::Busy { .. } => Err(Failed { why, remains: Some(remains) }),
+            },
+        };
         // Failed: the start was cancelled, and with the handle the orders are closed.
-        let _ = answer.send(Ok(tree));
+        let _ = answer.send(answered);
         self.obey(taken).await;
     }
 
-    async fn spawn(&mut self, start: Vec<u8>, stdio: Stdio3) -> Result<ProcessId, NotStarted> {
-        let Some(link) = &mut self.link else { return Err(NotStarted::KeeperLost) };
+    async fn spawn(&mut self, start: Vec<u8>, stdio: Stdio3) -> Result<ProcessId, Why> {
+        let Some(link) = &mut self.link else { return Err(Why::KeeperLost) };
         if link.send_start(&start, stdio).await.is_err() {
-            return Err(NotStarted::KeeperLost);
+            return Err(Why::KeeperLost);
         }
         match self.hear().await {
             Some(Report::Spawned { root, cgroup_refusal, limit_refusal }) => {
@@ -109,9 +116,26 @@ impl Attendant {
                 }
                 Ok(root)
             }
-            Some(Report::SpawnFailed { failure, message }) => Err(NotStarted::Refused { failure, message }),
-            Some(_) | None => Err(NotStarted::KeeperLost),
+            Some(Report::SpawnFailed { failure, message }) => Err(Why::Refused { failure, message }),
+            Some(_) | None => Err(Why::KeeperLost),
         }
+    }
+
+    /// Kills what a start that has failed has left. One go, because somebody waits for the news of the failure; whoever
+    /// has it sees to the rest.
+    async fn end_failed_start(&mut self, why: &Why) -> Sweep {
+        if let Why::Refused { .. } = why {
+            // A server that was not executed has started nothing there.
+            self.owners.windows = None;
+            self.link = None;
+            let begun = Instant::now();
+            if self.has_ended_well().await {
+                return Sweep::Empty { killed: 0, took: begun.elapsed() };
+            }
+        }
+        // Dead, or it does not answer: then it does not end by itself either.
+        self.lose_the_keeper().await;
+        self.sweep(FAILED_START_BUDGET).await
     }
 
     async fn obey(&mut self, mut orders: mpsc::Receiver<Order>) {
@@ -181,22 +205,31 @@ impl Attendant {
         let started = Instant::now();
         if self.link.is_some() {
             match tokio::time::timeout(budget + KEEPER_GRACE, self.ask_the_keeper(budget)).await {
-                Ok(Some(Sweep::Empty { killed, took })) if self.has_ended_well().await => {
-                    return Sweep::Empty { killed, took };
-                }
-                Ok(Some(busy @ Sweep::Busy { .. })) => return busy,
+                Ok(Some(answered)) => return answered,
                 // Gone, or it does not answer: a keeper that is stopped, or worse. The broker takes its place.
                 Ok(_) | Err(_) => self.lose_the_keeper().await,
             }
         }
         let budget = budget.saturating_sub(started.elapsed()).max(ADOPTION_BUDGET_MIN);
         let adopted = Instant::now();
-        match sweep_orphans(self.keeper.id().start_time, self.owners.cgroup.clone(), budget).await {
+        match self.sweep_adopted(budget).await {
             Outcome::Empty { killed } => {
                 self.remove_cgroup().await;
                 self.sweep_windows(killed, started, budget.saturating_sub(adopted.elapsed())).await
             }
             Outcome::Busy { left } => Sweep::Busy { survivors: survivors(left), reason: None },
+        }
+    }
+
+    /// What the lost keeper has left to the broker, and the keeper itself, while it is not dead: what is below it comes to
+    /// nobody then.
+    async fn sweep_adopted(&mut self, budget: Duration) -> Outcome {
+        let (keeper, cgroup) = (self.keeper.id(), self.owners.cgroup.clone());
+        let mut swept = pin!(sweep_orphans(keeper.start_time, Some(keeper), cgroup, budget));
+        tokio::select! {
+            outcome = &mut swept => outcome,
+            // The runtime reaps it, which the sweep waits for. Cancel safe.
+            _ = self.keeper.reaped() => swept.await,
         }
     }
 
@@ -222,7 +255,7 @@ impl Attendant {
         }
     }
 
-    /// `None` when it is lost.
+    /// `None` when it is lost, or has not ended as it has to after its proof.
     async fn ask_the_keeper(&mut self, budget: Duration) -> Option<Sweep> {
         let link = self.link.as_mut()?;
         let budget_ms = u64::try_from(budget.as_millis()).unwrap_or(u64::MAX);
@@ -230,7 +263,8 @@ impl Attendant {
         loop {
             match self.hear().await? {
                 Report::Empty { killed, took_us } => {
-                    return Some(Sweep::Empty { killed, took: Duration::from_micros(took_us) });
+                    let took = Duration::from_micros(took_us);
+                    return self.has_ended_well().await.then_some(Sweep::Empty { killed, took });
                 }
                 Report::Busy { survivors, reason } => return Some(Sweep::Busy { survivors, reason }),
                 _ => {}
@@ -244,11 +278,12 @@ impl Attendant {
         ended.is_ok_and(|exit| exit.is_some_and(|exit| exit.success()))
     }
 
-    /// From here on its tree is the broker's, which is the next subreaper above.
+    /// From its death on its tree is the broker's, which is the next subreaper above. One that SIGKILL does not end (it
+    /// waits for a device, or its cgroup is frozen) is not waited for here: it counts as one of its tree.
     async fn lose_the_keeper(&mut self) {
         self.link = None;
         self.keeper.kill();
-        self.keeper.reaped().await;
+        let _ = tokio::time::timeout(KEEPER_DEATH, self.keeper.reaped()).await;
         self.known.send_modify(|known| {
             known.root_exit.get_or_insert(RootExit::KeeperLost);
         });

@@ -11,9 +11,9 @@ use tokio::process::Command;
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 
-use super::attendant::{Attendant, NotStarted};
+use super::attendant::{Attendant, Failed, Why};
 use super::link::KeeperLink;
-use super::{KeeperProgram, Owners, Pipes, StartError, Started};
+use super::{KeeperProgram, NotStarted, Owners, Pipes, StartError, Started};
 use crate::core::launch::Launch;
 use crate::ownership::MARKER_VARIABLES;
 use crate::ownership::cgroup::Cgroup;
@@ -27,12 +27,12 @@ const STDOUT_BYTES: i32 = 256 << 10;
 
 /// Starts a keeper, and through it the server.
 ///
-/// It has no time limit of its own: the caller's deadline cancels it, and then the task on `tracker` sees to it that
-/// nothing is left.
+/// It ends within some 15 s, whatever hangs. The caller's deadline may cancel it before; then the task on `tracker` sees
+/// to it that nothing is left.
 ///
 /// # Errors
-/// The server does not run, and neither does its keeper.
-pub async fn start(program: &KeeperProgram, launch: &Launch, tracker: &TaskTracker) -> Result<Started, StartError> {
+/// The server does not run.
+pub async fn start(program: &KeeperProgram, launch: &Launch, tracker: &TaskTracker) -> Result<Started, NotStarted> {
     start_in(None, program, launch, tracker).await
 }
 
@@ -46,7 +46,7 @@ pub async fn start_in(
     program: &KeeperProgram,
     launch: &Launch,
     tracker: &TaskTracker,
-) -> Result<Started, StartError> {
+) -> Result<Started, NotStarted> {
     start_owned(Owners { cgroup, windows: None }, program, launch, tracker).await
 }
 
@@ -59,7 +59,7 @@ pub async fn start_owned(
     program: &KeeperProgram,
     launch: &Launch,
     tracker: &TaskTracker,
-) -> Result<Started, StartError> {
+) -> Result<Started, NotStarted> {
     let (pipes, stdio) = pipes().map_err(StartError::Pipes)?;
     let Owners { cgroup, windows } = owners.clone();
     let order = wire::Order::Start { launch: launch.clone(), cgroup, windows: windows.map(Box::new) };
@@ -68,13 +68,18 @@ pub async fn start_owned(
         .map_err(|source| StartError::Keeper { program: program.path().to_owned(), source })?;
     let (answer, answered) = oneshot::channel();
     tracker.spawn(attendant.attend(order, stdio, answer));
-    match answered.await.unwrap_or(Err(NotStarted::KeeperLost)) {
-        Ok(tree) => Ok(Started { tree, pipes }),
-        Err(NotStarted::KeeperLost) => Err(StartError::KeeperLost { program: launch.program.clone() }),
-        Err(NotStarted::Refused { failure, message }) => {
-            Err(StartError::Spawn { program: launch.program.clone(), cwd: launch.cwd.clone(), failure, message })
-        }
-    }
+    // Not answered: the runtime is ending.
+    let unanswered = Failed { why: Why::KeeperLost, remains: None };
+    let Failed { why, remains } = match answered.await.unwrap_or(Err(unanswered)) {
+        Ok(tree) => return Ok(Started { tree, pipes }),
+        Err(failed) => failed,
+    };
+    let program = launch.program.clone();
+    let error = match why {
+        Why::KeeperLost => StartError::KeeperLost { program },
+        Why::Refused { failure, message } => StartError::Spawn { program, cwd: launch.cwd.clone(), failure, message },
+    };
+    Err(NotStarted { error, remains })
 }
 
 /// Both ends of the server's stdio: ours do not block, the server's do, none outlives an exec by accident.
