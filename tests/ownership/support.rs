@@ -7,11 +7,14 @@ mod run;
 
 #[path = "../support/freezer.rs"]
 mod freezer;
+#[path = "../support/lease.rs"]
+mod lease;
 #[path = "../support/wait.rs"]
 #[allow(dead_code, reason = "the broker's tests use more of it")]
 mod wait;
 
 pub use freezer::Frozen;
+pub use lease::Leased;
 pub use run::skipped;
 
 use std::collections::BTreeMap;

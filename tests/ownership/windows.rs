@@ -10,15 +10,17 @@ use std::time::{Duration, Instant};
 use lazy_mcp_broker::core::launch::Launch;
 use lazy_mcp_broker::ownership::journal::{Journal, Record};
 use lazy_mcp_broker::ownership::{
-    Marker, Owner, Owners, Pipes, Powershell, ProcessId, ProcessTable, RootExit, StartError, Started, Survivor, Sweep,
-    Tree, WindowsSide, become_subreaper, start_owned,
+    Marker, Owner, Owners, Pipes, Powershell, Process, ProcessId, ProcessTable, RootExit, StartError, Started,
+    Survivor, Sweep, Tree, WindowsSide, become_subreaper, start_owned,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio_util::task::TaskTracker;
 
 use crate::lost_keeper::liar;
-use crate::support::{BUDGET, Scene, assert_empty, eventually, is_alone, play_broker, played_scene, program, signal};
+use crate::support::{
+    BUDGET, Leased, Scene, assert_empty, eventually, is_alone, play_broker, played_scene, program, signal, swept,
+};
 
 /// For sweeps that are to run out of time without an answer.
 const SHORT: Duration = Duration::from_millis(600);
@@ -499,6 +501,44 @@ async fn two_lost_trees_are_swept_at_the_same_time() {
     assert_empty(&other_swept);
     windows.assert_only_decoys();
     scene.assert_gone(&[&tree, &other]).await;
+}
+
+/// A drive of Windows that does not answer: what is to ask hangs in its exec, and nobody else does.
+#[tokio::test]
+async fn a_program_that_hangs_in_its_exec_holds_up_nobody() {
+    if !is_alone("windows::a_program_that_hangs_in_its_exec_holds_up_nobody") {
+        return;
+    }
+    let scene = Scene::new();
+    let windows = Windows::new(scene.path());
+    // Older than the keepers that are lost: it is a child of this process, and no orphan of theirs.
+    let lease = Leased::hold(&windows.program());
+    let launch = scene.perl("ready; forever");
+    let (kept, _pipes) = scene.start_ready(&launch).await;
+    let (tree, _pipes) = start_on(&windows, &scene, &launch).await;
+    let (lost, _pipes) = scene.start_ready(&launch).await;
+    signal(tree.keeper(), "KILL");
+    signal(lost.keeper(), "KILL");
+    let begun = Instant::now();
+    let asked = tree.sweep(SHORT).await;
+    let Sweep::Busy { reason: Some(reason), .. } = &asked else { panic!("nobody was asked: {asked:?}") };
+    assert!(reason.contains("could not be asked"), "{reason}");
+    // What hangs is a child of ours that nobody can tell from an orphan yet: it is left alone, and nothing is proved.
+    let unproved = lost.sweep(SHORT).await;
+    let Sweep::Busy { survivors, reason: None } = &unproved else { panic!("nothing is proved: {unproved:?}") };
+    assert_eq!(survivors.len(), 1, "{survivors:?}");
+    assert!(!lost.root().is_alive() && Process::read(survivors[0].pid).is_some());
+    // A keeper says by itself what is to be known of its tree, and can be started.
+    assert_empty(&kept.sweep(BUDGET).await);
+    let (another, _pipes) = scene.start_ready(&launch).await;
+    assert_empty(&another.sweep(BUDGET).await);
+    // Far less than the 45 s after which the exec goes on by itself.
+    assert!(begun.elapsed() < BUDGET, "{:?}", begun.elapsed());
+    drop(lease);
+    swept(&tree, BUDGET).await;
+    swept(&lost, BUDGET).await;
+    windows.assert_only_decoys();
+    scene.assert_gone(&[&tree, &lost, &kept, &another]).await;
 }
 
 #[tokio::test]

@@ -31,7 +31,8 @@ impl Leased {
 
 impl Drop for Leased {
     fn drop(&mut self) {
-        drop(self.0.stdin.take());
+        // Not by the end of its stdin, whose other end is with what hangs on its way to exec as well.
+        let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
