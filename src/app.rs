@@ -20,13 +20,16 @@ use crate::broker::{Audience, Broker, Ears, ReloadOptions};
 use crate::events::{EventLog, What};
 use crate::exit::{Exit, Failure};
 use crate::front::{AdminToken, Front, Sessions};
+use crate::ownership::journal::LeftoversBudget;
 use crate::ownership::{Controller, Journal, KeeperProgram, become_subreaper, drop_clean_pages};
 use crate::snapshot::{self, Backend, Snapshot};
 use crate::supervisor::{Slot, Supervisor, SupervisorLimits, powershell_of};
 use crate::telemetry;
 
-/// Proving that nothing of an earlier broker is left takes at most this long at one go; it is tried until it succeeds.
-const LEFTOVERS_BUDGET: Duration = Duration::from_secs(10);
+/// Proving that nothing of an earlier broker is left takes at most this long at one go; it is tried until it succeeds. A
+/// question to Windows is given up after 15 s, and the first one after the start of a WSL may take nearly as long.
+const LEFTOVERS_BUDGET: LeftoversBudget =
+    LeftoversBudget { here: Duration::from_secs(10), windows_each: Some(Duration::from_secs(17)) };
 /// The first try is short, because nobody is answered before its end. A dead broker's keepers need some tens of
 /// milliseconds to do it by themselves.
 const LEFTOVERS_FIRST_BUDGET: Duration = Duration::from_secs(3);
@@ -133,7 +136,7 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
 
     broker.readiness.set(vec!["looking for processes that an earlier broker left".into()]);
     // Before anybody is answered: clients that connect meanwhile wait a moment, which is better than to be refused.
-    let is_clear = leftovers_are_gone(&broker, LEFTOVERS_FIRST_BUDGET).await;
+    let is_clear = leftovers_are_gone(&broker, LeftoversBudget::whole(LEFTOVERS_FIRST_BUDGET)).await;
     announce(&broker.snapshot(), address);
     service_manager::serving(if is_clear { READY } else { NOT_CLEAR });
     let mut signals = Signals::listen().context("listen for signals")?;
@@ -192,7 +195,7 @@ fn controllers(snapshot: &Snapshot) -> Vec<Controller> {
 }
 
 /// Ready means that nothing of an earlier broker is left. Whether that was proved.
-async fn leftovers_are_gone(broker: &Broker, budget: Duration) -> bool {
+async fn leftovers_are_gone(broker: &Broker, budget: LeftoversBudget) -> bool {
     let snapshot = broker.snapshot();
     let powershell_of = |backend: &str| powershell_of(&snapshot.config, backend);
     match broker.supervisor.sweep_leftovers(budget, powershell_of).await {

@@ -165,6 +165,19 @@ fn a_broker_is_ready_only_when_windows_is_clear_of_the_one_before() {
     broker.finish();
 }
 
+/// As the first `powershell.exe` after the start of a WSL may.
+#[test]
+fn a_broker_waits_for_a_windows_that_takes_its_time() {
+    let (mut broker, windows) = start(120);
+    Session::new(&broker, "fixture").call("echo", &json!({"text": "x"})).text();
+    windows.be("slow 11");
+    broker.kill_9();
+    broker.restart();
+    assert!(broker.log().contains("not ready"), "the first try is short");
+    broker.assert_nothing_left("a restart", Duration::from_secs(5));
+    broker.finish();
+}
+
 #[test]
 fn a_reload_does_not_tell_the_service_manager_that_it_is_ready() {
     let (mut broker, windows) = start(120);

@@ -23,7 +23,7 @@ use super::process_table::{ProcessId, boot_id};
 use super::windows::Marker;
 use crate::core::digest::Digest;
 
-pub use leftovers::Leftover;
+pub use leftovers::{Leftover, LeftoversBudget};
 
 /// The open journal of the one broker that has this state directory.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use crate::core::admission::{AdmissionLimits, SlotNumber};
 use crate::core::lifecycle::{Event, PublicState};
 use crate::core::limits::TreeLimits;
 use crate::events::{EventLog, What};
-use crate::ownership::journal::Leftover;
+use crate::ownership::journal::{Leftover, LeftoversBudget};
 use crate::ownership::{Cgroups, Controller, Journal, KeeperProgram, NoCgroups, Powershell, Sweep};
 
 /// Bounds of the supervisor.
@@ -242,7 +242,7 @@ impl Supervisor {
     /// Until it has succeeded once, no call is given a slot. `powershell_of` is how Windows is asked for a backend.
     pub async fn sweep_leftovers(
         &self,
-        budget: Duration,
+        budget: LeftoversBudget,
         powershell_of: impl Fn(&str) -> Result<Powershell, String>,
     ) -> Result<(), String> {
         let leftovers = self.services.journal.sweep_leftovers(budget, powershell_of).await;

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use lazy_mcp_broker::core::launch::Launch;
-use lazy_mcp_broker::ownership::journal::{Journal, Record};
+use lazy_mcp_broker::ownership::journal::{Journal, LeftoversBudget, Record};
 use lazy_mcp_broker::ownership::{
     Cgroup, Cgroups, Owner, Pipes, Process, ProcessId, RootExit, Started, Sweep, Tree, boot_id, start_in,
 };
@@ -389,7 +389,7 @@ async fn leftovers_that_only_their_cgroup_knows_are_swept() {
     eventually("the root goes with its keeper", BUDGET, || in_cgroup() == 3);
 
     let journal = Journal::open(scene.path()).unwrap();
-    let swept = journal.sweep_leftovers(BUDGET, no_windows).await.unwrap();
+    let swept = journal.sweep_leftovers(LeftoversBudget::whole(BUDGET), no_windows).await.unwrap();
     let (killed, took) = assert_empty(&swept[0].sweep);
     println!("leftovers by cgroup: {killed} killed, {took:?} to the proof");
     assert!(bystander.id().is_alive(), "one that looks alike is outside");
@@ -445,7 +445,7 @@ async fn a_forged_path_touches_nothing() {
         let path = scene.path().join(format!("journal/{number}.json"));
         fs::write(path, serde_json::to_vec(&record).unwrap()).unwrap();
     }
-    let swept = journal.sweep_leftovers(BUDGET, no_windows).await.unwrap();
+    let swept = journal.sweep_leftovers(LeftoversBudget::whole(BUDGET), no_windows).await.unwrap();
     assert_eq!(swept.iter().map(|leftover| assert_empty(&leftover.sweep).0).collect::<Vec<_>>(), vec![0; len]);
     assert!(victims.iter().all(|victim| victim.id().is_alive()) && plain.exists());
     drop(victims);
@@ -472,7 +472,7 @@ async fn a_broker_inside_the_cgroup_of_a_leftover_spares_itself() {
     record.broker.start_time = 1;
     fs::write(&file, serde_json::to_vec(&record).unwrap()).unwrap();
     fs::write(cgroup.path().join("cgroup.procs"), "0").unwrap();
-    let swept = journal.sweep_leftovers(BUDGET, no_windows).await.unwrap();
+    let swept = journal.sweep_leftovers(LeftoversBudget::whole(BUDGET), no_windows).await.unwrap();
     assert_eq!(assert_empty(&swept[0].sweep).0, 0);
     assert!(cgroup.path().exists());
     let above = cgroup.path().ancestors().nth(2).unwrap();

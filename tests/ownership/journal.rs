@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use lazy_mcp_broker::core::launch::Launch;
-use lazy_mcp_broker::ownership::journal::{Journal, JournalError, Record};
+use lazy_mcp_broker::ownership::journal::{Journal, JournalError, LeftoversBudget, Record};
 use lazy_mcp_broker::ownership::{InstanceDir, KeeperProgram, ProcessId, boot_id, start};
 use tokio_util::task::TaskTracker;
 
@@ -88,7 +88,7 @@ async fn stale_and_forged_entries_signal_nobody() {
     let living = Record { broker: named, ..entry(boot_id().unwrap(), named) };
     put("living-broker.json", serde_json::to_vec(&living).unwrap());
 
-    let swept = journal.sweep_leftovers(BUDGET, no_windows).await.unwrap();
+    let swept = journal.sweep_leftovers(LeftoversBudget::whole(BUDGET), no_windows).await.unwrap();
     assert_eq!(swept.iter().map(|leftover| assert_empty(&leftover.sweep).0).collect::<Vec<_>>(), [0, 0]);
     assert!(named.is_alive());
     let mut kept: Vec<_> =
@@ -124,7 +124,7 @@ async fn a_broker_started_from_inside_a_leftover_spares_itself() {
     };
     fs::write(scene.path().join("journal/shell.json"), serde_json::to_vec(&record).unwrap()).unwrap();
     let beside = Outsider::spawn(Command::new("/usr/bin/perl").arg("-e").arg("sleep 99"));
-    let swept = journal.sweep_leftovers(BUDGET, no_windows).await.unwrap();
+    let swept = journal.sweep_leftovers(LeftoversBudget::whole(BUDGET), no_windows).await.unwrap();
     assert_eq!(assert_empty(&swept[0].sweep).0, 1, "what has the marker beside it");
     assert!(!beside.id().is_alive());
     scene.assert_gone(&[]).await;
@@ -190,7 +190,7 @@ async fn check_leftovers(then: impl FnOnce(ProcessId), killed_at_least: usize) {
     let journal = Journal::open(scene.path()).unwrap();
     assert_eq!(journal.leftovers().unwrap(), [record]);
     assert_eq!(journal.high_water("git"), 4);
-    let swept = journal.sweep_leftovers(BUDGET, no_windows).await.unwrap();
+    let swept = journal.sweep_leftovers(LeftoversBudget::whole(BUDGET), no_windows).await.unwrap();
     let (killed, took) = assert_empty(&swept[0].sweep);
     println!("leftovers: {killed} killed, {took:?} to the proof");
     assert!(killed >= killed_at_least, "{killed}");
@@ -251,7 +251,7 @@ async fn a_keeper_that_hung_in_a_start_is_found_by_its_marker() {
     drop(broker);
     let journal = Journal::open(scene.path()).unwrap();
     assert_eq!(journal.leftovers().unwrap()[0].keeper, None);
-    let swept = journal.sweep_leftovers(BUDGET, no_windows).await.unwrap();
+    let swept = journal.sweep_leftovers(LeftoversBudget::whole(BUDGET), no_windows).await.unwrap();
     assert_eq!(assert_empty(&swept[0].sweep).0, 1);
     scene.assert_gone(&[]).await;
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use lazy_mcp_broker::core::launch::Launch;
-use lazy_mcp_broker::ownership::journal::{Journal, Record};
+use lazy_mcp_broker::ownership::journal::{Journal, LeftoversBudget, Record};
 use lazy_mcp_broker::ownership::{
     Marker, Owner, Owners, Pipes, Powershell, Process, ProcessId, ProcessTable, RootExit, StartError, Started,
     Survivor, Sweep, Tree, WindowsSide, become_subreaper, start_owned,
@@ -560,16 +560,19 @@ async fn the_next_broker_clears_windows_when_both_were_killed() {
 
     let journal = Journal::open(scene.path()).unwrap();
     windows.be("error");
-    let swept = journal.sweep_leftovers(BUDGET, |_| Ok(windows.powershell())).await.unwrap();
+    let swept = journal.sweep_leftovers(LeftoversBudget::whole(BUDGET), |_| Ok(windows.powershell())).await.unwrap();
     let Sweep::Busy { reason: Some(reason), .. } = &swept[0].sweep else { panic!("{:?}", swept[0].sweep) };
     assert!(reason.contains("CimException"), "{reason}");
-    let swept = journal.sweep_leftovers(BUDGET, |_| Err("nothing to ask with".to_owned())).await.unwrap();
+    let swept = journal
+        .sweep_leftovers(LeftoversBudget::whole(BUDGET), |_| Err("nothing to ask with".to_owned()))
+        .await
+        .unwrap();
     let unasked = Sweep::Busy { survivors: Vec::new(), reason: Some("nothing to ask with".to_owned()) };
     assert_eq!(swept[0].sweep, unasked);
     assert_eq!(journal.leftovers().unwrap().len(), 1, "it stays until it is proved");
 
     windows.be("escapes");
-    let swept = journal.sweep_leftovers(BUDGET, |backend| {
+    let swept = journal.sweep_leftovers(LeftoversBudget::whole(BUDGET), |backend| {
         assert_eq!(backend, "git");
         Ok(windows.powershell())
     });
@@ -623,14 +626,19 @@ async fn a_forged_entry_runs_nothing_and_touches_no_marker() {
         forged["windows"] = windows.clone();
         put(&format!("no-record-{number}"), &forged);
     }
-    let swept = journal.sweep_leftovers(BUDGET, |backend| panic!("asked for `{backend}`")).await.unwrap();
+    let swept = journal
+        .sweep_leftovers(LeftoversBudget::whole(BUDGET), |backend| panic!("asked for `{backend}`"))
+        .await
+        .unwrap();
     assert_eq!(swept.iter().map(|leftover| assert_empty(&leftover.sweep).0).collect::<Vec<_>>(), [0; 9]);
     assert_eq!(windows.log(), Vec::<String>::new());
 
-    // What runs on Windows outlives the boot of a WSL, so the true one is asked for after that too, and nobody else.
+    // What runs on Windows outlives the boot of a WSL, so the true one is asked for after that too, and nobody else; and
+    // however long the others took.
     record["boot_id"] = json!("another boot");
     put("true", &record);
-    let swept = journal.sweep_leftovers(BUDGET, |_| Ok(windows.powershell())).await.unwrap();
+    let used_up = LeftoversBudget { here: Duration::ZERO, windows_each: Some(BUDGET) };
+    let swept = journal.sweep_leftovers(used_up, |_| Ok(windows.powershell())).await.unwrap();
     assert_eq!(assert_empty(&swept[0].sweep).0, 1);
     assert_eq!(windows.log()[0], format!("query {}", windows.marker(2)));
     assert_eq!(windows.table().len(), windows.decoys().len() + 1, "generation 2 was a decoy until now");

@@ -35,6 +35,37 @@ pub struct Leftover {
     pub sweep: Sweep,
 }
 
+/// What a sweep of leftovers may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeftoversBudget {
+    /// For what runs here, all together.
+    pub here: Duration,
+    /// For each side on Windows, whatever the others took: one question may take 15 s, and is worth nothing without its
+    /// answer. `None`: they have what the rest has left.
+    pub windows_each: Option<Duration>,
+}
+
+impl LeftoversBudget {
+    /// For everything together.
+    pub fn whole(budget: Duration) -> Self {
+        Self { here: budget, windows_each: None }
+    }
+
+    fn for_windows(self) -> Duration {
+        self.windows_each.unwrap_or(self.here)
+    }
+
+    fn spend_here(&mut self, took: Duration) {
+        self.here = self.here.saturating_sub(took);
+    }
+
+    fn spend_on_windows(&mut self, took: Duration) {
+        if self.windows_each.is_none() {
+            self.spend_here(took);
+        }
+    }
+}
+
 impl Journal {
     /// Generations of brokers that are dead. Blocks on the file system.
     ///
@@ -45,20 +76,19 @@ impl Journal {
     }
 
     /// Kills what is left of them, and proves it; what is proved leaves the journal, with its instance directory.
-    /// `budget` is for all together. `powershell_of` is how Windows is asked for a backend, or why it cannot be; it is
+    /// `powershell_of` is how Windows is asked for a backend, or why it cannot be; it is
     /// called only for generations with a Windows side.
     ///
     /// # Errors
     /// The journal is not readable.
     pub async fn sweep_leftovers(
         &self,
-        budget: Duration,
+        mut budget: LeftoversBudget,
         powershell_of: impl Fn(&str) -> Result<Powershell, String>,
     ) -> Result<Vec<Leftover>, JournalError> {
-        let started = Instant::now();
         let mut swept = Vec::new();
         for (path, record) in self.left_files()? {
-            let sweep = self.sweep_one(&record, budget.saturating_sub(started.elapsed()), &powershell_of).await;
+            let sweep = self.sweep_one(&record, &mut budget, &powershell_of).await;
             if matches!(sweep, Sweep::Empty { .. }) {
                 self.forget(&path, &record)?;
             }
@@ -101,12 +131,14 @@ impl Journal {
     async fn sweep_one(
         &self,
         record: &Record,
-        budget: Duration,
+        budget: &mut LeftoversBudget,
         powershell_of: impl Fn(&str) -> Result<Powershell, String>,
     ) -> Sweep {
         let started = Instant::now();
         let killed = if record.boot_id == self.boot_id {
-            match hunt_down(budget, leftover_rounds(record, self.cgroup_of(record))).await {
+            let hunted = hunt_down(budget.here, leftover_rounds(record, self.cgroup_of(record))).await;
+            budget.spend_here(started.elapsed());
+            match hunted {
                 Outcome::Empty { killed } => killed,
                 Outcome::Busy { left } => return Sweep::Busy { survivors: survivors(left), reason: None },
             }
@@ -121,8 +153,10 @@ impl Journal {
             Ok(powershell) => powershell,
             Err(reason) => return Sweep::Busy { survivors: Vec::new(), reason: Some(reason) },
         };
-        let budget = budget.saturating_sub(started.elapsed());
-        match sweep_windows(WindowsSide { marker, powershell }, budget).await {
+        let asked = Instant::now();
+        let swept = sweep_windows(WindowsSide { marker, powershell }, budget.for_windows()).await;
+        budget.spend_on_windows(asked.elapsed());
+        match swept {
             WindowsSweep::Empty { terminated } => Sweep::Empty { killed: killed + terminated, took: started.elapsed() },
             WindowsSweep::Busy { survivors, reason } => Sweep::Busy { survivors, reason: Some(reason) },
         }
