@@ -25,11 +25,12 @@ use crate::supervisor::Plan;
 /// Sweeps that may answer "busy" before an operator is told; with the sweep's own rounds inside each.
 const SWEEPS_MAX: u8 = 3;
 /// However short a stop is to be, killing and proving has this long: it takes some tens of milliseconds, but the answer
-/// of a keeper that hangs comes 3 s later, and a proof that is not waited for would be a false alarm.
-const SWEEP_MIN: Duration = Duration::from_secs(5);
+/// of a keeper that hangs comes 3 s later, that of a slow disk another second, and a proof that is not waited for would be
+/// a false alarm.
+const SWEEP_MIN: Duration = Duration::from_secs(6);
 /// The same where Windows is asked as well: PowerShell takes a second or two to load, and is run three times when there is
 /// somebody to end.
-const SWEEP_MIN_WITH_WINDOWS: Duration = Duration::from_secs(20);
+const SWEEP_MIN_WITH_WINDOWS: Duration = Duration::from_secs(21);
 /// A tree that cannot be proved empty is looked at again after this, then after twice that, up to the maximum.
 const CLEANUP_RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
 /// A backend that fails again and again is left alone for this long, doubling up to the maximum.

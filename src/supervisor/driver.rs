@@ -214,8 +214,7 @@ impl Driver {
     fn sweep(&mut self, generation: Generation) {
         let running = self.running.as_ref().filter(|running| running.generation == generation);
         let remains = running.and_then(|running| running.remains.clone());
-        // Less than the core waits for the answer, so that "busy" comes with its evidence.
-        let (budget, inbox) = (self.slot.plan().limits.sweep.saturating_sub(SWEEP_ANSWER), self.inbox.clone());
+        let (budget, inbox) = (sweep_budget(self.slot.plan().limits.sweep), self.inbox.clone());
         self.tasks.spawn(async move {
             let begun = Instant::now();
             let swept = match remains {
@@ -230,11 +229,12 @@ impl Driver {
 
     fn swept(&mut self, generation: Generation, swept: Sweep, took: Duration) {
         let slot = self.slot.clone();
+        // Not there: it was proved gone before. The core orders another sweep when one is late, and then both answer.
+        let Some(running) = self.running.take_if(|running| running.generation == generation) else { return };
         match swept {
             Sweep::Empty { killed, .. } => {
                 tracing::info!(slot = %slot, %generation, killed, ms = took.as_millis(), "proved gone");
                 slot.tell(What::ProvedGone { instance: slot.named(generation.number()), killed, ms: millis(took) });
-                let Some(running) = self.running.take_if(|running| running.generation == generation) else { return };
                 if let Some(started) = &running.started {
                     // Whoever still waits for an answer of a tree that is gone waits for nothing.
                     started.link.fail_all(Loss::Exited);
@@ -253,6 +253,7 @@ impl Driver {
                 });
             }
             Sweep::Busy { survivors, reason } => {
+                self.running = Some(running);
                 tracing::error!(slot = %slot, %generation, survivors = survivors.len(), reason, "could not be proved gone");
                 let instance = slot.named(generation.number());
                 slot.tell(What::NotProved { instance, survivors: survivors.len(), ms: millis(took) });
@@ -373,6 +374,12 @@ async fn await_last_words(link: &Link) {
     let _ = tokio::time::timeout(LAST_WORDS, link.drained()).await;
 }
 
+/// What a sweep may take, so that its answer comes within what the core waits for it: "busy" with its evidence, and the
+/// proof after the files are gone.
+fn sweep_budget(limit: Duration) -> Duration {
+    limit.saturating_sub(SWEEP_ANSWER + ERASE_WAIT)
+}
+
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -381,5 +388,55 @@ async fn sleep_until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at.into()).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::registry::tests::Scene;
+    use super::*;
+    use crate::core::lifecycle::PublicState;
+
+    /// As when the answer of the first came only after the core had ordered the next one.
+    #[tokio::test]
+    async fn a_proof_is_told_once_and_is_the_last_word() {
+        let unproved = || {
+            let scene = Scene::new(1);
+            let (slot, generation) = scene.unproved(1);
+            (scene, slot, generation)
+        };
+        // Blocks, which a runtime may not.
+        let (scene, slot, generation) = tokio::task::spawn_blocking(unproved).await.unwrap();
+        let services = scene.supervisor.services.clone();
+        let (inbox, orders) = mpsc::unbounded_channel();
+        let mut driver = Driver::new(slot.clone(), services.clone(), orders, inbox);
+        driver.running = Some(Running {
+            generation,
+            footprint: Footprint::default(),
+            remains: None,
+            started: None,
+            is_greeted: Arc::default(),
+        });
+        let empty = || Sweep::Empty { killed: 1, took: Duration::ZERO };
+        let busy = || Sweep::Busy { survivors: Vec::new(), reason: None };
+        for swept in [busy(), empty(), empty(), busy()] {
+            driver.swept(generation, swept, Duration::ZERO);
+        }
+        services.tracker.close();
+        services.tracker.wait().await;
+        let told: Vec<_> = services.shared.events.counts().into_iter().map(|(_, name, count)| (name, count)).collect();
+        let count = |name| told.iter().find(|(told, _)| *told == name).map_or(0, |(_, count)| *count);
+        assert_eq!((count("proved_gone"), count("not_proved")), (1, 1), "{told:?}");
+        services.tally(&slot.key.backend, |tally| {
+            assert_eq!((tally.proofs, tally.last_cleanup.map(|cleanup| cleanup.ok)), (1, Some(true)));
+        });
+        assert_eq!(slot.view().state, PublicState::Stopped);
+    }
+
+    #[test]
+    fn a_proof_that_comes_at_the_last_moment_is_within_the_limit() {
+        for limit in [0, 4, 6, 60].map(Duration::from_secs) {
+            assert!(sweep_budget(limit).is_zero() || sweep_budget(limit) + SWEEP_ANSWER + ERASE_WAIT <= limit);
+        }
     }
 }

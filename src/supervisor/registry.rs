@@ -345,4 +345,4 @@ impl Registered {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -17,14 +17,15 @@ use crate::{catalog, config};
 const SWEEPS_MAX: u8 = 2;
 const LONG: Duration = Duration::from_secs(3600);
 
-struct Scene {
-    supervisor: Supervisor,
+/// A supervisor over an empty state directory.
+pub(in crate::supervisor) struct Scene {
+    pub(in crate::supervisor) supervisor: Supervisor,
     plan: Arc<Plan>,
     _dir: TempDir,
 }
 
 impl Scene {
-    fn new(set_aside_max: usize) -> Self {
+    pub(in crate::supervisor) fn new(set_aside_max: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::open(dir.path()).unwrap();
         let limits = SupervisorLimits { slots_max: 100, live_max: 100, starts_max: 100, set_aside_max };
@@ -88,7 +89,7 @@ impl Scene {
     }
 
     /// One that could not be proved empty after a start that failed.
-    fn unproved(&self, number: u128) -> (Arc<Slot>, Generation) {
+    pub(in crate::supervisor) fn unproved(&self, number: u128) -> (Arc<Slot>, Generation) {
         let (slot, mut told) = self.slot(number);
         assert!(matches!(acquire(&slot), Acquired::Later(_)));
         let Some(Order::Do(Effect::Spawn(generation))) = told.blocking_recv() else { panic!("no start") };
