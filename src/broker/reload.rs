@@ -4,6 +4,7 @@
 
 mod report;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
@@ -17,6 +18,7 @@ use crate::core::diagnostic::{Diagnostic, Diagnostics};
 use crate::events::What;
 use crate::ownership::drop_clean_pages;
 use crate::snapshot::{self, AtStart, BackendDifference, Change, Signature, Snapshot, Switches, differences};
+use crate::supervisor::{Handover, NotPublished};
 use crate::telemetry;
 
 pub use report::ReloadReport;
@@ -61,9 +63,12 @@ struct Writer {
     answered: Option<(u64, ReloadReport)>,
 }
 
+/// What became of what runs, by backend.
+type Handovers = BTreeMap<Arc<str>, Handover>;
+
 /// A revision that could be published.
 struct Candidate {
-    snapshot: Snapshot,
+    snapshot: Arc<Snapshot>,
     differences: Vec<BackendDifference>,
 }
 
@@ -132,8 +137,8 @@ impl Broker {
             let before = broker.snapshot();
             if before.backend(&name).is_some() == enabled {
                 broker.reloads.set_switch(&name, enabled);
-                let same = Candidate { differences: differences(&before, &before), snapshot: before.as_ref().clone() };
-                return broker.report(&same, false, begun);
+                let same = Candidate { differences: differences(&before, &before), snapshot: before };
+                return broker.foreseen(&same, false, begun);
             }
             let (previous, switched) = (before.clone(), name.clone());
             let built = blocking(&before, move || snapshot::switched(&previous, &switched, enabled)).await;
@@ -169,7 +174,7 @@ impl Broker {
         });
         let built = built.await;
         match (built, options.dry_run) {
-            (Ok(built), true) => self.report(&Candidate::new(&before, built), true, begun),
+            (Ok(built), true) => self.foreseen(&Candidate::new(&before, built), true, begun),
             (Err(faults), true) => self.refused(&faults, true, begun),
             (built, false) => {
                 let report = self.publish_or_refuse(&before, built, begun);
@@ -187,11 +192,10 @@ impl Broker {
     ) -> ReloadReport {
         let published = built.and_then(|built| {
             let candidate = Candidate::new(before, built);
-            let report = self.report(&candidate, false, begun);
             let shutting_down =
                 |error| Diagnostics::from(Diagnostic::new(&before.config.path, None, format!("{error}")));
-            self.publish(candidate).map_err(shutting_down)?;
-            Ok(report.took(begun))
+            let handovers = self.publish(&candidate.snapshot).map_err(shutting_down)?;
+            Ok(self.report(&candidate, handovers, false, begun))
         });
         match published {
             Ok(report) => {
@@ -221,23 +225,26 @@ impl Broker {
     }
 
     /// The one place where a revision comes into force.
-    fn publish(&self, candidate: Candidate) -> Result<(), crate::supervisor::NotPublished> {
-        let snapshot = candidate.snapshot;
-        let (server, revision) = (snapshot.config.server.clone(), snapshot.revision);
-        self.supervisor.publish(&snapshot.plans())?;
+    fn publish(&self, snapshot: &Arc<Snapshot>) -> Result<Handovers, NotPublished> {
+        let (server, revision) = (&snapshot.config.server, snapshot.revision);
+        let handovers = self.supervisor.publish(&snapshot.plans())?;
         lock(&self.reloads.switches).retain(|name, _| snapshot.config.backends.contains_key(name));
-        self.snapshot.store(Arc::new(snapshot));
+        self.snapshot.store(snapshot.clone());
         let (live_max, starts_max) = (server.live_instances_max, server.concurrent_starts_max);
         self.supervisor.set_limits(AdmissionLimits { live_max, starts_max });
         telemetry::set_level(&server.log);
         self.reloads.revision.send_replace(revision);
-        Ok(())
+        Ok(handovers)
     }
 
-    /// What a candidate changes; to be asked before it is published.
-    fn report(&self, candidate: &Candidate, dry_run: bool, begun: Instant) -> ReloadReport {
+    /// What a candidate would change.
+    fn foreseen(&self, candidate: &Candidate, dry_run: bool, begun: Instant) -> ReloadReport {
+        let handovers = self.supervisor.foresee(&candidate.snapshot.plans());
+        self.report(candidate, handovers, dry_run, begun)
+    }
+
+    fn report(&self, candidate: &Candidate, mut handovers: Handovers, dry_run: bool, begun: Instant) -> ReloadReport {
         let Candidate { snapshot, differences } = candidate;
-        let mut handovers = self.supervisor.foresee(&snapshot.plans());
         let backends = differences.iter().map(|difference| {
             let handover = handovers.remove(&*difference.name).unwrap_or_default();
             BackendReport::new(difference, handover)
@@ -271,7 +278,7 @@ impl Reloads {
 
 impl Candidate {
     fn new(before: &Snapshot, snapshot: Snapshot) -> Self {
-        Self { differences: differences(before, &snapshot), snapshot }
+        Self { differences: differences(before, &snapshot), snapshot: Arc::new(snapshot) }
     }
 }
 

@@ -25,7 +25,7 @@ pub struct NotPublished;
 impl Supervisor {
     /// Puts the plans of a revision in the place of those before. When it returns, whoever asks for a slot gets one of
     /// this revision, calls under way go on, and what is not served by it any more is being stopped. Backends without
-    /// a plan are not served.
+    /// a plan are not served. What became of those that run, as each was found.
     ///
     /// To be called by one writer, before requests see the revision: one that still goes by the last finds the plans
     /// of this, while one that goes by this would find nothing for a backend that is new.
@@ -34,7 +34,6 @@ impl Supervisor {
     /// During a shutdown nothing is published.
     pub fn publish(&self, plans: &[Arc<Plan>]) -> Result<BTreeMap<Arc<str>, Handover>, NotPublished> {
         let plans = by_backend(plans);
-        let handovers = self.handovers(&plans);
         {
             let mut registered = self.services.registered();
             if registered.is_shutting_down {
@@ -43,15 +42,13 @@ impl Supervisor {
             registered.plans.clone_from(&plans);
         }
         // Slots that are made from here on have their plan already.
-        for slot in self.slots() {
-            slot.succeed(plans.get(&slot.key.backend));
-        }
-        Ok(handovers)
+        Ok(self.handovers(|slot| slot.succeed(plans.get(&slot.key.backend))))
     }
 
     /// What `publish` would do. Changes nothing.
     pub fn foresee(&self, plans: &[Arc<Plan>]) -> BTreeMap<Arc<str>, Handover> {
-        self.handovers(&by_backend(plans))
+        let plans = by_backend(plans);
+        self.handovers(|slot| slot.foresee(plans.get(&slot.key.backend)))
     }
 
     /// How many may run and start from now on. Fewer than there are turn out nobody who is busy.
@@ -62,10 +59,10 @@ impl Supervisor {
         self.services.make_room();
     }
 
-    fn handovers(&self, plans: &HashMap<Arc<str>, Arc<Plan>>) -> BTreeMap<Arc<str>, Handover> {
+    fn handovers(&self, succession: impl Fn(&Arc<Slot>) -> Option<Succession>) -> BTreeMap<Arc<str>, Handover> {
         let mut handovers: BTreeMap<Arc<str>, Handover> = BTreeMap::new();
         for slot in self.slots() {
-            if let Some(succession) = slot.foresee(plans.get(&slot.key.backend)) {
+            if let Some(succession) = succession(&slot) {
                 handovers.entry(slot.key.backend.clone()).or_default().note(&slot, succession);
             }
         }

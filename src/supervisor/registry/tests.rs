@@ -11,7 +11,7 @@ use crate::core::generation::Generation;
 use crate::core::lifecycle::{Effect, Limits, OverdueRule, Report};
 use crate::link::{Caller, LinkLimits};
 use crate::supervisor::driver::Order;
-use crate::supervisor::{Acquired, Ended, NoAudience, NotPublished, ScopeKey};
+use crate::supervisor::{Acquired, Ended, NoAudience, NotPublished, ScopeKey, Succession};
 use crate::{catalog, config};
 
 const SWEEPS_MAX: u8 = 2;
@@ -258,6 +258,31 @@ async fn a_slot_is_of_the_revision_that_is_published_whoever_asks_for_it() {
     assert_eq!(scene.supervisor.slot(&shared).err(), Some(NoSlot::NotServed));
     assert!(scene.supervisor.shutdown(Duration::from_secs(1)).await.is_empty());
     assert_eq!(scene.supervisor.publish(std::slice::from_ref(&next)), Err(NotPublished));
+}
+
+/// As a slot is found when it gets its plan, and not before: it may have started meanwhile.
+#[test]
+fn a_slot_says_what_another_plan_means_for_it_as_it_takes_it() {
+    let scene = Scene::new(1);
+    let (slot, mut told) = scene.slot(1);
+    let (same, next) = (scene.plan.clone(), scene.another_plan(b"2", false));
+    let check = |plan: Option<&Arc<Plan>>, expected: Option<Succession>| {
+        assert_eq!((slot.foresee(plan), slot.succeed(plan)), (expected, expected));
+    };
+    check(Some(&next), None);
+    check(Some(&same), None);
+    let waiter = acquire(&slot);
+    assert!(matches!(waiter, Acquired::Later(_)));
+    let Some(Order::Do(Effect::Spawn(generation))) = told.blocking_recv() else { panic!("no start") };
+    check(Some(&same), Some(Succession::Kept));
+    check(Some(&next), Some(Succession::Draining));
+    assert_eq!(slot.view().state, PublicState::Stopping);
+    check(Some(&next), Some(Succession::Draining));
+    check(None, Some(Succession::Retired));
+    check(None, Some(Succession::Retired));
+    slot.report(generation, Report::SpawnFailed);
+    slot.report(generation, Report::TreeEmpty);
+    check(Some(&next), None);
 }
 
 #[test]
