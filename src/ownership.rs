@@ -46,7 +46,6 @@ pub use kept_files::{KeepError, KeptFile, KeptFiles};
 pub use process_table::{Process, ProcessId, ProcessTable, boot_id};
 pub use tree::{
     KeeperProgram, NotStarted, Owner, Owners, Pipes, Remains, RootExit, StartError, Started, Sweep, Tree, start,
-    start_in, start_owned,
 };
 pub use windows::{Marker, Powershell, WindowsSide};
 pub use wire::{SpawnFailure, Survivor};

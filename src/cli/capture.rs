@@ -114,7 +114,7 @@ async fn capture(
     let launch = backend.resolve(&config.vars, &context, &surroundings)?;
     let owners = Owners { cgroup: None, windows: windows_side(backend, &config.vars, &surroundings, marker)? };
     eprint_line(&format!("starting {} …", backend.name));
-    let started = ownership::start_owned(owners, &KeeperProgram::own(), &launch, &tracker).await;
+    let started = ownership::start(owners, &KeeperProgram::own(), &launch, &tracker).await;
     let Started { tree, pipes } = match started {
         Ok(started) => started,
         Err(NotStarted { error, remains: None }) => return Err(error.into()),

@@ -229,7 +229,8 @@ impl Keeper {
                     pause = (pause * 2).min(WINDOWS_PAUSES.1);
                 }
             }
-            // What asked Windows may have left processes, as any program may.
+            // What asked Windows may have left processes, as any program may. They count as nobody's who had to be killed:
+            // nothing of the generation was left.
             match self.sweep_linux(left())? {
                 Report::Empty { .. } => *took_us = micros(started.elapsed()),
                 busy => return Ok(busy),

@@ -22,7 +22,7 @@ use super::windows::WindowsSide;
 use super::wire::{Exit, SpawnFailure, Survivor};
 use crate::core::limits::TreeLimit;
 
-pub use start::{start, start_in, start_owned};
+pub use start::start;
 
 /// Handle on all processes of one generation. Clones mean the same tree.
 #[derive(Clone, Debug)]

@@ -152,7 +152,7 @@ async fn start(
     footprint: &mut Footprint,
 ) -> Result<Started, (StartCause, Option<Remains>)> {
     let Prepared { launch, owners, mut limits, kept } = prepared;
-    let started = ownership::start_owned(owners, &services.keeper, &launch, &services.tracker).await;
+    let started = ownership::start(owners, &services.keeper, &launch, &services.tracker).await;
     let started = started.map_err(|failed| (spawn_failed(failed.error), failed.remains))?;
     if let Some(entry) = &mut footprint.entry
         && let Err(e) = entry.started(started.tree.keeper(), started.tree.root())

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lazy_mcp_broker::ownership::ProcessId;
 
-use crate::support::{Scene, eventually, living_with, play_broker, played_scene, program};
+use crate::support::{Scene, eventually, living_with, play_broker, played_scene, program, start};
 
 /// Promised to operators (`docs/architecture.md`).
 const PROMISE: Duration = Duration::from_secs(5);
@@ -22,7 +22,7 @@ async fn play_a_broker_with_two_trees() {
     let mut held = Vec::new();
     for script in ["orderly.pl", "wild.pl"] {
         launch.args = vec![path.join(script).display().to_string()];
-        let started = lazy_mcp_broker::ownership::start(&program(), &launch, tracker).await.unwrap();
+        let started = start(&program(), &launch, tracker).await.unwrap();
         keepers += &format!("{}\n", started.tree.keeper().pid);
         held.push(started);
     }

@@ -9,14 +9,14 @@ use std::time::Duration;
 use lazy_mcp_broker::core::launch::Launch;
 use lazy_mcp_broker::ownership::journal::{Journal, LeftoversBudget, Record};
 use lazy_mcp_broker::ownership::{
-    Cgroup, Cgroups, Owner, Pipes, Process, ProcessId, RootExit, Started, Sweep, Tree, boot_id, start_in,
+    Cgroup, Cgroups, Owner, Pipes, Process, ProcessId, RootExit, Started, Sweep, Tree, boot_id,
 };
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio_util::task::TaskTracker;
 
 use crate::support::{
     BUDGET, Outsider, Scene, assert_empty, command_line, eventually, is_alone, no_windows, play_broker, played_scene,
-    program, signal, skipped,
+    program, signal, skipped, start_in,
 };
 
 const INSTANCE: &str = "0a1b";

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use lazy_mcp_broker::core::launch::Launch;
 use lazy_mcp_broker::ownership::journal::{Journal, JournalError, LeftoversBudget, Record};
-use lazy_mcp_broker::ownership::{InstanceDir, KeeperProgram, ProcessId, boot_id, start};
+use lazy_mcp_broker::ownership::{InstanceDir, KeeperProgram, ProcessId, boot_id};
 use tokio_util::task::TaskTracker;
 
 use crate::lost_keeper::liar;
 use crate::support::{
     BUDGET, Outsider, Scene, assert_empty, eventually, is_alone_with, no_windows, play_broker, played_scene, program,
-    signal,
+    signal, start,
 };
 
 #[test]

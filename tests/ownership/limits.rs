@@ -1,9 +1,9 @@
 //! Limits of a tree: that they hold, that going over one is told, and that it is told where they do not hold.
 
 use lazy_mcp_broker::core::limits::{TreeLimit, TreeLimits};
-use lazy_mcp_broker::ownership::{Cgroup, Cgroups, Controller, Owner, RootExit, Started, Tree, start_in};
+use lazy_mcp_broker::ownership::{Cgroup, Cgroups, Controller, Owner, RootExit, Started, Tree};
 
-use crate::support::{BUDGET, Scene, assert_empty, eventually, program};
+use crate::support::{BUDGET, Scene, assert_empty, eventually, program, start_in};
 
 const LIMITS: TreeLimits = TreeLimits { memory_max_mb: Some(32), pids_max: Some(8) };
 

@@ -5,9 +5,9 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use lazy_mcp_broker::ownership::{KeeperProgram, ProcessTable, RootExit, StartError, Sweep, start};
+use lazy_mcp_broker::ownership::{KeeperProgram, ProcessTable, RootExit, StartError, Sweep};
 
-use crate::support::{BUDGET, Frozen, Scene, assert_empty, eventually, is_alone, signal, swept};
+use crate::support::{BUDGET, Frozen, Scene, assert_empty, eventually, is_alone, signal, start, swept};
 
 /// Children of every kind: in the session, out of it, double-forked, and with children of their own.
 const FAMILY: &str = "

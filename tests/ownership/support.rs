@@ -24,7 +24,8 @@ use std::time::{Duration, Instant};
 
 use lazy_mcp_broker::core::launch::Launch;
 use lazy_mcp_broker::ownership::{
-    KeeperProgram, Pipes, Powershell, Process, ProcessId, ProcessTable, StartError, Started, Sweep, Tree, start,
+    self, Cgroup, KeeperProgram, NotStarted, Owners, Pipes, Powershell, Process, ProcessId, ProcessTable, StartError,
+    Started, Sweep, Tree,
 };
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -96,6 +97,20 @@ impl Scene {
             assert_ne!(ProcessId::of(tree.root().pid), Some(tree.root()), "the root is reaped");
         }
     }
+}
+
+/// Held by its keeper alone.
+pub async fn start(program: &KeeperProgram, launch: &Launch, tracker: &TaskTracker) -> Result<Started, NotStarted> {
+    start_in(None, program, launch, tracker).await
+}
+
+pub async fn start_in(
+    cgroup: Option<Cgroup>,
+    program: &KeeperProgram,
+    launch: &Launch,
+    tracker: &TaskTracker,
+) -> Result<Started, NotStarted> {
+    ownership::start(Owners { cgroup, windows: None }, program, launch, tracker).await
 }
 
 fn launch(program: &str, script: &Path) -> Launch {

@@ -3,10 +3,10 @@
 use std::pin::pin;
 use std::task::Poll;
 
-use lazy_mcp_broker::ownership::{Process, ProcessTable, RootExit, start};
+use lazy_mcp_broker::ownership::{Process, ProcessTable, RootExit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::{BUDGET, Scene, assert_empty, eventually, is_alone, program, signal};
+use crate::support::{BUDGET, Scene, assert_empty, eventually, is_alone, program, signal, start};
 
 #[tokio::test]
 async fn bytes_pass_untouched_and_eof_ends_an_orderly_server() {

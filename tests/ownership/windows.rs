@@ -11,7 +11,7 @@ use lazy_mcp_broker::core::launch::Launch;
 use lazy_mcp_broker::ownership::journal::{Journal, LeftoversBudget, Record};
 use lazy_mcp_broker::ownership::{
     Marker, Owner, Owners, Pipes, Powershell, Process, ProcessId, ProcessTable, RootExit, StartError, Started,
-    Survivor, Sweep, Tree, WindowsSide, become_subreaper, start_owned,
+    Survivor, Sweep, Tree, WindowsSide, become_subreaper, start,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -139,7 +139,7 @@ fn process(pid: usize, command: &str) -> Value {
 }
 
 async fn start_on(windows: &Windows, scene: &Scene, launch: &Launch) -> (Tree, Pipes) {
-    let started = start_owned(windows.owners(), &program(), launch, &scene.tracker).await;
+    let started = start(windows.owners(), &program(), launch, &scene.tracker).await;
     let Started { tree, mut pipes } = started.expect("starts");
     let line = BufReader::new(&mut pipes.stdout).lines().next_line().await.expect("readable").expect("a line");
     assert_eq!(line, "ready");
@@ -308,7 +308,7 @@ async fn a_server_that_was_not_executed_has_no_windows_side() {
     let scene = Scene::new();
     let windows = Windows::new(scene.path());
     let absent = Launch { program: "/nowhere/at/all".into(), ..scene.sh("") };
-    start_owned(windows.owners(), &program(), &absent, &scene.tracker).await.expect_err("not executed");
+    start(windows.owners(), &program(), &absent, &scene.tracker).await.expect_err("not executed");
     assert_eq!(windows.log(), Vec::<String>::new());
     scene.assert_gone(&[]).await;
 }
@@ -321,7 +321,7 @@ async fn a_server_that_was_not_executed_has_no_windows_side_without_its_keeper_e
     let scene = Scene::new();
     let windows = Windows::new(scene.path());
     let keeper = liar(&scene, r#"take; say_('{"SpawnFailed":{"failure":"NotFound","message":"no"}}'); exit 1"#);
-    let failed = start_owned(windows.owners(), &keeper, &scene.sh("true"), &scene.tracker).await.unwrap_err();
+    let failed = start(windows.owners(), &keeper, &scene.sh("true"), &scene.tracker).await.unwrap_err();
     assert!(failed.remains.is_none() && matches!(failed.error, StartError::Spawn { .. }), "{failed:?}");
     assert_eq!(windows.log(), Vec::<String>::new(), "nobody is asked");
     scene.assert_gone(&[]).await;
@@ -381,7 +381,7 @@ async fn play_a_broker_with_a_windows_side() {
         env: BTreeMap::new(),
         cwd: path.clone(),
     };
-    let started = start_owned(windows.owners(), &program(), &launch, &TaskTracker::new()).await.unwrap();
+    let started = start(windows.owners(), &program(), &launch, &TaskTracker::new()).await.unwrap();
     entry.started(started.tree.keeper(), started.tree.root()).unwrap();
     std::future::pending::<()>().await;
 }
@@ -455,7 +455,7 @@ async fn play_a_broker_that_asks_windows_itself() {
     let windows = Windows::of(&path);
     let scene = Scene::new();
     let launch = Launch { cwd: path.clone(), ..scene.sh("true") };
-    let started = start_owned(windows.owners(), &program(), &launch, &scene.tracker).await.unwrap();
+    let started = start(windows.owners(), &program(), &launch, &scene.tracker).await.unwrap();
     signal(started.tree.keeper(), "KILL");
     started.tree.sweep(BUDGET).await;
 }

@@ -16,7 +16,6 @@ use super::link::KeeperLink;
 use super::{KeeperProgram, NotStarted, Owners, Pipes, StartError, Started};
 use crate::core::launch::Launch;
 use crate::ownership::MARKER_VARIABLES;
-use crate::ownership::cgroup::Cgroup;
 use crate::ownership::children;
 use crate::ownership::server::Stdio3;
 use crate::ownership::wire;
@@ -25,36 +24,15 @@ use crate::ownership::wire;
 /// 64 KiB that a pipe has otherwise, and the kernel takes the memory only while it is full.
 const STDOUT_BYTES: i32 = 256 << 10;
 
-/// Starts a keeper, and through it the server.
+/// Starts a keeper, and through it the server, held by what is in `owners` as well: where a cgroup of its own cannot be
+/// had the keeper owns the tree alone, and [`super::Tree::owner`] tells.
 ///
 /// It ends within some 15 s, whatever hangs. The caller's deadline may cancel it before; then the task on `tracker` sees
 /// to it that nothing is left.
 ///
 /// # Errors
 /// The server does not run.
-pub async fn start(program: &KeeperProgram, launch: &Launch, tracker: &TaskTracker) -> Result<Started, NotStarted> {
-    start_in(None, program, launch, tracker).await
-}
-
-/// The same, with the server in a cgroup of its own, which is made for it and removed after the proof. Where that does
-/// not succeed the keeper owns the tree alone; [`super::Tree::owner`] tells.
-///
-/// # Errors
-/// As for [`start`].
-pub async fn start_in(
-    cgroup: Option<Cgroup>,
-    program: &KeeperProgram,
-    launch: &Launch,
-    tracker: &TaskTracker,
-) -> Result<Started, NotStarted> {
-    start_owned(Owners { cgroup, windows: None }, program, launch, tracker).await
-}
-
-/// The same, with all that is to hold the tree.
-///
-/// # Errors
-/// As for [`start`].
-pub async fn start_owned(
+pub async fn start(
     owners: Owners,
     program: &KeeperProgram,
     launch: &Launch,
