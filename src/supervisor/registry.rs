@@ -14,6 +14,7 @@ use super::instance::InstanceKey;
 use super::plan::Plan;
 use super::slot::{Cleanup, Name, Shared, Slot};
 use crate::core::admission::{AdmissionLimits, SlotNumber};
+use crate::core::generation::Generation;
 use crate::core::lifecycle::{Event, PublicState};
 use crate::core::limits::TreeLimits;
 use crate::events::{EventLog, What};
@@ -52,7 +53,7 @@ pub enum NoSlot {
 pub enum NotSetAside {
     /// So many are not proved gone already.
     Full { max: usize },
-    /// It is not, or not any more, in `cleanup_failed` in its own place.
+    /// It is not, or not any more, in `cleanup_failed` with that generation in its own place.
     NotUnproved,
 }
 
@@ -189,11 +190,12 @@ impl Supervisor {
         self.services.shared.floor.occupancy()
     }
 
-    /// Gives the place of a slot in `cleanup_failed` to a new one, which the next call makes. See `Slot::set_aside`.
+    /// Gives the place of a slot in `cleanup_failed` to a new one, which the next call makes. `generation` is the one that
+    /// was seen not to be proved gone. See `Slot::set_aside`.
     ///
     /// # Errors
     /// Nothing has changed, and why.
-    pub fn set_aside(&self, slot: &Arc<Slot>) -> Result<(), NotSetAside> {
+    pub fn set_aside(&self, slot: &Arc<Slot>, generation: Generation) -> Result<(), NotSetAside> {
         let max = self.limits.set_aside_max;
         {
             let mut registered = self.services.registered();
@@ -204,14 +206,14 @@ impl Supervisor {
             if registered.set_aside.len() >= max {
                 return Err(NotSetAside::Full { max });
             }
-            if !slot.set_aside() {
+            if !slot.set_aside(generation) {
                 return Err(NotSetAside::NotUnproved);
             }
             registered.slots.remove(&slot.key);
             registered.set_aside.push(slot.clone());
         }
         tracing::warn!(slot = %slot, "set aside by an operator: not proved gone, and its place is free");
-        slot.tell(What::SetAside { instance: slot.named(slot.view().last_generation) });
+        slot.tell(What::SetAside { instance: slot.named(generation.number()) });
         // An operator has decided that others may run beside it.
         slot.cede_place();
         slot.retire();

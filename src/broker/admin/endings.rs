@@ -132,8 +132,8 @@ pub(super) async fn recover_instance(context: Context, which: ToRecover) -> Resu
 impl Asked {
     /// Only what was just found not to be gone.
     fn set_aside(&mut self, broker: &Broker) -> Result<(), Fault> {
-        let Self { slot, ended: Ended::NotProved(_), .. } = self else { return Ok(()) };
-        match broker.supervisor.set_aside(slot) {
+        let Self { slot, ended: Ended::NotProved(generation), .. } = self else { return Ok(()) };
+        match broker.supervisor.set_aside(slot, *generation) {
             Ok(()) => self.is_set_aside_now = true,
             // Proved in this moment, or set aside before: its view says which.
             Err(NotSetAside::NotUnproved) => {}

@@ -7,7 +7,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::*;
 use crate::core::digest::Digest;
-use crate::core::generation::Generation;
+use crate::core::generation::Mint;
 use crate::core::lifecycle::{Effect, Limits, OverdueRule, Report};
 use crate::link::{Caller, LinkLimits};
 use crate::supervisor::driver::Order;
@@ -137,7 +137,7 @@ fn set_aside_makes_place_and_is_shown_until_its_proof() {
     let scene = Scene::new(2);
     let (slot, generation) = scene.unproved(1);
     assert!(matches!(acquire(&slot), Acquired::Refused(_)));
-    assert_eq!(scene.supervisor.set_aside(&slot), Ok(()));
+    assert_eq!(scene.supervisor.set_aside(&slot, generation), Ok(()));
     assert!(!scene.in_place(&slot));
     // Who had it in hand asks for the place again, and is not told that the backend has ended.
     assert!(matches!(acquire(&slot), Acquired::Forgotten));
@@ -145,7 +145,7 @@ fn set_aside_makes_place_and_is_shown_until_its_proof() {
     assert_eq!(scene.supervisor.slots().len(), 2);
     let view = slot.view();
     assert!(view.is_set_aside && view.state == PublicState::CleanupFailed && view.unproved.is_some());
-    assert_eq!(scene.supervisor.set_aside(&slot), Err(NotSetAside::NotUnproved), "once is enough");
+    assert_eq!(scene.supervisor.set_aside(&slot, generation), Err(NotSetAside::NotUnproved), "once is enough");
 
     scene.supervisor.services.settle(&slot);
     assert_eq!(scene.supervisor.slots().len(), 2, "nothing is over without a proof");
@@ -158,28 +158,33 @@ fn set_aside_makes_place_and_is_shown_until_its_proof() {
 fn so_many_are_set_aside_and_no_more() {
     let scene = Scene::new(2);
     let slots: Vec<_> = (1..=3).map(|number| scene.unproved(number)).collect();
-    for (slot, _) in &slots[..2] {
-        assert_eq!(scene.supervisor.set_aside(slot), Ok(()));
+    for (slot, generation) in &slots[..2] {
+        assert_eq!(scene.supervisor.set_aside(slot, *generation), Ok(()));
     }
-    assert_eq!(scene.supervisor.set_aside(&slots[2].0), Err(NotSetAside::Full { max: 2 }));
+    assert_eq!(scene.supervisor.set_aside(&slots[2].0, slots[2].1), Err(NotSetAside::Full { max: 2 }));
     assert!(scene.in_place(&slots[2].0) && matches!(acquire(&slots[2].0), Acquired::Refused(_)));
     slots[0].0.report(slots[0].1, Report::TreeEmpty);
     scene.supervisor.services.settle(&slots[0].0);
-    assert_eq!(scene.supervisor.set_aside(&slots[2].0), Ok(()));
+    assert_eq!(scene.supervisor.set_aside(&slots[2].0, slots[2].1), Ok(()));
 }
 
 #[test]
 fn only_what_is_not_proved_gone_is_set_aside() {
     let scene = Scene::new(2);
     let (vacant, _told) = scene.slot(1);
-    assert_eq!(scene.supervisor.set_aside(&vacant), Err(NotSetAside::NotUnproved));
+    let first = Mint::after(0).mint();
+    assert_eq!(scene.supervisor.set_aside(&vacant, first), Err(NotSetAside::NotUnproved));
     let (starting, _told) = scene.slot(2);
     let waiter = acquire(&starting);
-    assert_eq!(scene.supervisor.set_aside(&starting), Err(NotSetAside::NotUnproved));
+    assert_eq!(scene.supervisor.set_aside(&starting, first), Err(NotSetAside::NotUnproved));
     let (proved, generation) = scene.unproved(3);
     proved.report(generation, Report::TreeEmpty);
-    assert_eq!(scene.supervisor.set_aside(&proved), Err(NotSetAside::NotUnproved));
-    assert!([&vacant, &starting, &proved].into_iter().all(|slot| scene.in_place(slot)));
+    assert_eq!(scene.supervisor.set_aside(&proved, generation), Err(NotSetAside::NotUnproved));
+    // What was looked at is another generation than the one that is there.
+    let (other, generation) = scene.unproved(4);
+    let another = Mint::after(generation.number()).mint();
+    assert_eq!(scene.supervisor.set_aside(&other, another), Err(NotSetAside::NotUnproved));
+    assert!([&vacant, &starting, &proved, &other].into_iter().all(|slot| scene.in_place(slot)));
     drop(waiter);
 }
 
@@ -224,14 +229,15 @@ async fn there_is_nothing_to_recover_or_to_stop_where_nothing_runs() {
 
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_looks_again_and_names_what_is_not_proved_wherever_it_is() {
-    let (scene, slots) = tokio::task::spawn_blocking(|| {
+    let (scene, slots, generation) = tokio::task::spawn_blocking(|| {
         let scene = Scene::new(2);
-        let slots = [scene.unproved(1).0, scene.unproved(2).0];
-        (scene, slots)
+        let (slot, generation) = scene.unproved(1);
+        let slots = [slot, scene.unproved(2).0];
+        (scene, slots, generation)
     })
     .await
     .unwrap();
-    scene.supervisor.set_aside(&slots[0]).unwrap();
+    scene.supervisor.set_aside(&slots[0], generation).unwrap();
     let unproved = scene.supervisor.shutdown(Duration::from_secs(1)).await;
     assert_eq!(unproved.len(), 2);
     assert!(slots.iter().all(|slot| slot.view().unproved.unwrap().next.is_none()), "a look is under way");

@@ -97,12 +97,13 @@ impl Slot {
 
     /// Gives up the slot's place without a proof: who comes from now on is sent to a new slot. It goes on with looking,
     /// and says `cleanup_failed` until it has its proof. Whether that was done: only a slot that is in `cleanup_failed`
-    /// is set aside, and only once.
+    /// with this very generation is set aside, and only once.
     ///
     /// The caller takes it out of its place before anybody can ask for it again, and retires it then.
-    pub(in crate::supervisor) fn set_aside(&self) -> bool {
+    pub(in crate::supervisor) fn set_aside(&self, generation: Generation) -> bool {
         let mut state = self.lock();
-        let is_unproved = state.core.public_state() == PublicState::CleanupFailed;
+        let is_unproved =
+            state.core.public_state() == PublicState::CleanupFailed && state.core.live() == Some(generation);
         let is_done = is_unproved && !state.is_set_aside;
         state.is_set_aside |= is_done;
         is_done
