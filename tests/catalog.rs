@@ -30,6 +30,7 @@ fn capture(tools: &[&str]) -> Capture {
         version: "1.0.0".into(),
         captured_at: "2026-11-30T00:00:00Z".into(),
         protocol_version: "2025-11-25".into(),
+        modern_version: None,
         server_info: raw(r#"{"name":"demo"}"#),
         capabilities: raw(r#"{"tools":{}}"#),
         instructions: Some("use with \"care\"\n".into()),

@@ -115,6 +115,11 @@ impl Recipient {
         self.session
     }
 
+    /// What the client declared, raw.
+    pub(super) fn capabilities(&self) -> &str {
+        &self.capabilities
+    }
+
     /// The least severe log message that it hears: all, until it says otherwise.
     pub(super) fn level(&self) -> LogLevel {
         self.wishes().level.unwrap_or(LogLevel::Debug)

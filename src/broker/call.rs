@@ -18,7 +18,8 @@ use crate::core::generation::Generation;
 use crate::events::{EventLog, What};
 use crate::link::{Caller, InFlight, Link, Loss, NotSent, Outbox, Outcome};
 use crate::policy::{CallVerdict, DriftRule, Judged, PayloadKind, ResultRules, ResultVerdict, ToolPlan};
-use crate::protocol::call::{Answer, CallRequest, Subject};
+use crate::protocol::answer::{Answer, Passage};
+use crate::protocol::call::{CallRequest, Crossing, Outbound, Subject, modern_metadata};
 use crate::protocol::error::{RpcError, shown};
 use crate::protocol::logging::LogLevel;
 use crate::protocol::raw::{Pieces, members, replaced, span};
@@ -66,8 +67,8 @@ pub enum Reply {
 }
 
 impl Reply {
-    pub(super) fn of(answer: &Answer, id: &Bytes, payload: Option<String>, era: Era, is_read: bool) -> Self {
-        Self::Answer { message: answer.reply(id, payload, era, is_read), error: answer.error_code(era) }
+    pub(super) fn of(answer: &Answer, id: &Bytes, payload: Option<String>, passage: Passage) -> Self {
+        Self::Answer { message: answer.reply(id, payload, passage), error: answer.error_code(passage) }
     }
 
     /// The code of a JSON-RPC error.
@@ -387,6 +388,11 @@ impl Call {
         (self.as_caller(), self.deadline.min(self.arrived + self.backend.policy.queue.wait))
     }
 
+    /// What the client declared when its session began.
+    fn capabilities(&self) -> &str {
+        self.client.recipient.as_ref().map_or("{}", |recipient| recipient.capabilities())
+    }
+
     fn as_caller(&self) -> Caller {
         let logs = match &self.client.recipient {
             Some(recipient) => Some(recipient.level()),
@@ -420,7 +426,17 @@ impl Call {
         if let (None, Some(level), true) = (&self.client.recipient, caller.logs, self.backend.offers.logging) {
             link.hear_logs_from(level);
         }
-        match link.call(id, &self.request, self.arguments.as_deref(), self.client.era, caller, Box::new(lease)) {
+        let metadata;
+        let crossing = match (self.client.era, link.era()) {
+            (Era::Modern, Era::Legacy) => Crossing::ToLegacy,
+            (Era::Legacy, Era::Modern) => {
+                metadata = modern_metadata(self.capabilities(), caller.logs);
+                Crossing::ToModern(&metadata)
+            }
+            (Era::Legacy, Era::Legacy) | (Era::Modern, Era::Modern) => Crossing::None,
+        };
+        let outbound = Outbound { arguments: self.arguments.as_deref(), crossing, extra: "" };
+        match link.call(id, &self.request, outbound, caller, Box::new(lease)) {
             Ok(call) => {
                 if call.is_due_first {
                     slot.look();
@@ -452,13 +468,12 @@ impl Call {
     }
 
     fn answer(&self, answer: Answer) -> Ended {
-        let (id, era) = (self.request.id(), self.client.era);
         // A hook is about results; errors are the rules' alone.
         if self.plan.has_on_result() && !answer.is_error {
             return Ended::Aside(self.judged_result(answer));
         }
         if self.plan.results.is_empty() {
-            return Ended::Now(Reply::of(&answer, &id, None, era, self.request.is_read()));
+            return Ended::Now(Reply::of(&answer, &self.request.id(), None, self.passage()));
         }
         let finish = self.finish();
         if finish.is_aside(&answer) {
@@ -491,13 +506,21 @@ impl Call {
         let keeps_media = self.plan.results.keeps_media_from().is_some();
         Finish {
             id: self.request.id(),
-            era: self.client.era,
-            is_read: self.request.is_read(),
+            passage: self.passage(),
             plan: self.plan.clone(),
             output: self.output.clone(),
             shelf: if keeps_media { self.shelf() } else { None },
             decider: self.decider(),
         }
+    }
+
+    /// Between whom the answer goes.
+    fn passage(&self) -> Passage {
+        let server = match &self.phase {
+            Phase::Running { link, .. } => link.era(),
+            _ => self.client.era,
+        };
+        Passage { client: self.client.era, server, is_read: self.request.is_read() }
     }
 
     /// Where the generation that answers keeps what is too large for the answer.

@@ -11,8 +11,7 @@ use super::fault::Fault;
 use super::resources::Shelf;
 use crate::events::What;
 use crate::policy::{Media, OutputSchema, PayloadKind, ToolPlan, fitting};
-use crate::protocol::call::Answer;
-use crate::protocol::version::Era;
+use crate::protocol::answer::{Answer, Passage};
 
 /// Results from this length on, in bytes, are rewritten off the runtime's threads.
 const ASIDE_LEN: usize = 128 * 1024;
@@ -25,9 +24,7 @@ const RULES: &str = "results";
 pub(super) struct Finish {
     /// The client's id, raw.
     pub id: Bytes,
-    pub era: Era,
-    /// Of a resource, which clients may keep.
-    pub is_read: bool,
+    pub passage: Passage,
     pub plan: Arc<ToolPlan>,
     pub output: Option<Arc<OutputSchema>>,
     /// Where the generation that answered keeps what is too large; only if a rule asks for it.
@@ -89,6 +86,6 @@ impl Finish {
         if payload.is_some() {
             self.decider.tell(rule, |decision| What::ResultRewritten { decision });
         }
-        Reply::of(answer, &self.id, payload, self.era, self.is_read)
+        Reply::of(answer, &self.id, payload, self.passage)
     }
 }

@@ -98,6 +98,7 @@ impl<'a> File<'a> {
         let version = self.field("version", "a string");
         let captured_at = self.field("captured_at", "a string");
         let protocol_version = self.field("protocol_version", "a string");
+        let modern_version = self.optional::<String>("modern_version", "a string");
         let server_info = self.object("server_info");
         let capabilities = self.object("capabilities");
         let instructions = self.optional::<Option<String>>("instructions", "a string").flatten();
@@ -118,6 +119,7 @@ impl<'a> File<'a> {
             version: version?,
             captured_at: captured_at?,
             protocol_version: protocol_version?,
+            modern_version,
             server_info: server_info?,
             capabilities: capabilities?,
             instructions,

@@ -20,6 +20,8 @@ pub struct Capture {
     /// RFC 3339 by habit; kept as it is.
     pub captured_at: String,
     pub protocol_version: String,
+    /// The modern version that it speaks too, if it does.
+    pub modern_version: Option<String>,
     /// A JSON object.
     pub server_info: Box<RawValue>,
     /// A JSON object.
@@ -117,6 +119,7 @@ pub fn merge(previous: Option<&Catalog>, capture: Capture) -> Result<MergedCatal
         version: capture.version,
         captured_at: capture.captured_at,
         protocol_version: capture.protocol_version,
+        modern_version: capture.modern_version,
         instructions: capture.instructions,
         // Computed when the text is made.
         digest: Digest::of(b""),
@@ -172,6 +175,7 @@ fn changes(previous: Option<&Catalog>, now: &Catalog) -> Vec<Change> {
         ("package", previous.package == now.package),
         ("version", previous.version == now.version),
         ("protocol_version", previous.protocol_version == now.protocol_version),
+        ("modern_version", previous.modern_version == now.modern_version),
         ("server_info", previous.server_info.get() == now.server_info.get()),
         ("capabilities", previous.capabilities.get() == now.capabilities.get()),
         ("instructions", previous.instructions == now.instructions),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde_json::value::RawValue;
 
 use crate::core::digest::Digest;
+use crate::protocol::version::{Era, MODERN};
 
 /// The reason that a tool gets which appeared after the first capture, until somebody decides on it.
 pub const UNREVIEWED: &str = "unreviewed";
@@ -21,6 +22,8 @@ pub struct Catalog {
     pub captured_at: String,
     /// Negotiated with the server at the capture.
     pub protocol_version: String,
+    /// The version whose requests carry their own metadata, if the server speaks that too.
+    pub modern_version: Option<String>,
     /// A JSON object.
     pub server_info: Box<RawValue>,
     /// A JSON object.
@@ -71,6 +74,14 @@ impl Catalog {
             Decision::Enabled => None,
             Decision::Excluded { reason } => Some((tool, reason.as_str())),
         })
+    }
+
+    /// Whether the server speaks in this manner.
+    pub fn speaks(&self, era: Era) -> bool {
+        match era {
+            Era::Legacy => self.protocol_version != MODERN,
+            Era::Modern => self.modern_version.is_some(),
+        }
     }
 
     /// By name; looks through all of them.

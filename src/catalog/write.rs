@@ -21,6 +21,9 @@ impl Catalog {
         field(&mut out, "version", &json(&self.version));
         field(&mut out, "captured_at", &json(&self.captured_at));
         field(&mut out, "protocol_version", &json(&self.protocol_version));
+        if let Some(modern) = &self.modern_version {
+            field(&mut out, "modern_version", &json(modern));
+        }
         field(&mut out, "server_info", self.server_info.get());
         field(&mut out, "capabilities", self.capabilities.get());
         field(&mut out, "instructions", &json(&self.instructions));

@@ -14,7 +14,7 @@ use super::{backend_of, block_on, eprint_line, print_line, replace_file};
 use crate::catalog::{self, Capture, Catalog};
 use crate::config::{self, BackendConfig, Config, InstanceContext, Package, Surroundings};
 use crate::exit::{Exit, Failure};
-use crate::link::{Greeting, Link, LinkLimits, Nobody, Streams};
+use crate::link::{Greeting, HandshakeError, Link, LinkLimits, Nobody, RequestError, Streams};
 use crate::ownership::{
     self, InstanceDir, KeeperProgram, Marker, NotStarted, Owners, Remains, Started, Sweep, Tree, become_subreaper,
 };
@@ -56,6 +56,8 @@ pub(super) fn run(path: &Path, name: &str) -> anyhow::Result<Exit> {
 
 /// What a live server said.
 struct Live {
+    /// The modern version, if it is spoken.
+    modern_version: Option<String>,
     greeting: Greeting,
     tools: Vec<Box<RawValue>>,
     resources: Vec<Box<RawValue>>,
@@ -80,6 +82,7 @@ impl Live {
             version: package.version,
             captured_at: format!("{:.0}", jiff::Timestamp::now()),
             protocol_version: self.greeting.protocol_version,
+            modern_version: self.modern_version,
             server_info: self.greeting.server_info,
             capabilities: self.greeting.capabilities,
             instructions: self.greeting.instructions,
@@ -91,21 +94,51 @@ impl Live {
     }
 }
 
-/// Starts, asks, stops. The second part of the answer is whether the tree was proved empty.
+/// What a server says of itself, in both manners of speaking. Each is tried on a server of its own: some end when they
+/// are asked what they do not know. The second part of the answer is whether everything was proved gone.
 async fn capture(
     config: &Config,
     backend: &BackendConfig,
     scratch: &Path,
 ) -> anyhow::Result<(anyhow::Result<Live>, bool)> {
     become_subreaper().context("become the parent of orphaned processes")?;
+    let (mut live, proved) =
+        with_server(config, backend, scratch, 1, backend.deadlines.start, |link| Box::pin(ask(link))).await?;
+    let Ok(known) = &mut live else { return Ok((live, proved)) };
+    if !proved || known.modern_version.is_some() {
+        return Ok((live, proved));
+    }
+    let budget = backend.deadlines.start.min(PROBE_MAX);
+    let (modern, proved) =
+        with_server(config, backend, scratch, 2, budget, |link| Box::pin(async move { Ok(link.discover().await?) }))
+            .await?;
+    // Whatever else it said or did not say: it speaks the legacy one alone.
+    known.modern_version = modern.ok().map(|greeting| greeting.protocol_version);
+    Ok((live, proved))
+}
+
+/// How long a server may think about whether it is modern. One that is answers at once; the time is for its start.
+const PROBE_MAX: Duration = Duration::from_secs(20);
+
+type Asked<'l, T> = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<T>> + 'l>>;
+
+/// Starts a server, asks it something, stops it. The second part of the answer is whether the tree was proved empty.
+async fn with_server<T>(
+    config: &Config,
+    backend: &BackendConfig,
+    scratch: &Path,
+    number: u64,
+    budget: Duration,
+    ask: impl for<'l> FnOnce(&'l Link) -> Asked<'l, T>,
+) -> anyhow::Result<(anyhow::Result<T>, bool)> {
     let tracker = TaskTracker::new();
-    let dir = InstanceDir::create(scratch, "capture", 1).context("make a directory for the server")?;
+    let dir = InstanceDir::create(scratch, "capture", number).context("make a directory for the server")?;
     // Of this capture alone, as an instance's is: whoever has it is ended on Windows.
     let instance_id = format!("capture-{}", random_name()?);
-    let marker = Marker::of(&backend.name, &instance_id, 1).context("make a marker of its name")?;
+    let marker = Marker::of(&backend.name, &instance_id, number).context("make a marker of its name")?;
     let context = InstanceContext {
         instance_id,
-        generation: 1,
+        generation: number,
         instance_dir: dir.path().to_owned(),
         scope_key_hash: "capture".into(),
         marker: marker.to_string(),
@@ -126,10 +159,9 @@ async fn capture(
     let streams = Streams { stdin: pipes.stdin, stdout: pipes.stdout, stderr: pipes.stderr };
     let link =
         Link::open(streams, LinkLimits { frame_len_max: config.server.frame_bytes_max }, Arc::new(Nobody), &tracker);
-    let asked = tokio::time::timeout(backend.deadlines.start, ask(&link)).await;
-    let live =
-        asked.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within {} s", backend.deadlines.start.as_secs())));
-    let live = live.map_err(|e| {
+    let asked = tokio::time::timeout(budget, ask(&link)).await;
+    let answer = asked.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within {} s", budget.as_secs())));
+    let answer = answer.map_err(|e| {
         let tail = link.stderr_tail();
         match tail.last() {
             Some(line) => anyhow::anyhow!("{e:#}; last line of its stderr: {line}"),
@@ -140,13 +172,22 @@ async fn capture(
     if proved && let Err(e) = dir.remove() {
         eprint_line(&format!("lazy-mcp: failed to {e}"));
     }
-    Ok((live, proved))
+    Ok((answer, proved))
 }
 
+/// The legacy handshake comes first: what most clients see. A server that refuses it is asked in the modern manner.
 async fn ask(link: &Link) -> anyhow::Result<Live> {
-    let greeting = link.handshake("{}").await?;
+    let (greeting, modern_version) = match link.handshake("{}").await {
+        Err(HandshakeError::Initialize(RequestError::Refused { .. })) => {
+            let greeting = link.discover().await?;
+            let version = greeting.protocol_version.clone();
+            (greeting, Some(version))
+        }
+        greeted => (greeted?, None),
+    };
     let (has_resources, has_prompts) = (greeting.offers("resources"), greeting.offers("prompts"));
     let mut live = Live {
+        modern_version,
         tools: if greeting.offers("tools") { link.list("tools/list", "tools").await? } else { Vec::new() },
         greeting,
         resources: Vec::new(),

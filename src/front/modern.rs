@@ -20,7 +20,7 @@ use crate::protocol::envelope::Message;
 use crate::protocol::error::{HEADER_MISMATCH, METHOD_NOT_FOUND, RpcError, shown};
 use crate::protocol::raw::{entries, members, string};
 use crate::protocol::version::{Era, MODERN, meta};
-use crate::snapshot::Backend;
+use crate::snapshot::{Backend, Tool};
 use crate::supervisor::ScopeKey;
 
 pub(super) async fn answer(
@@ -52,6 +52,8 @@ pub(super) async fn answer(
         other => {
             if let Some(name) = named(other, params) {
                 check_header(headers, "mcp-name", &name).map_err(bad)?;
+                let tool = mounted.backend.tool(&name).filter(|_| other == "tools/call");
+                check_mirrored(headers, tool, params).map_err(bad)?;
             }
             let client = Client { key: front.lone_client(), scope, era: Era::Modern, recipient: None };
             let asked = Asked { accepts, body, text, id, method: other, params };
@@ -155,6 +157,23 @@ fn check_header(headers: &HeaderMap, name: &str, expected: &str) -> Result<(), R
         Some(value) if value == expected => Ok(()),
         _ => Err(mismatch(format!("Header mismatch: {name} does not say '{}' as the body does", shown(expected)))),
     }
+}
+
+/// Headers that repeat arguments, of the few tools that have such.
+fn check_mirrored(headers: &HeaderMap, tool: Option<&Tool>, params: Option<&str>) -> Result<(), RpcError> {
+    let Some(mirrored) = tool.map(|tool| &tool.mirrored).filter(|mirrored| !mirrored.is_empty()) else { return Ok(()) };
+    let arguments = params.and_then(|params| members(params, ["arguments"]).ok()?[0]);
+    for mirrored in mirrored.iter() {
+        match mirrored.expected(arguments) {
+            Some(expected) => check_header(headers, &mirrored.header, &expected)?,
+            None if headers.contains_key(&mirrored.header) => {
+                let why = format!("Header mismatch: {} is there, and its argument is not", mirrored.header);
+                return Err(RpcError::new(HEADER_MISMATCH, why));
+            }
+            None => {}
+        }
+    }
+    Ok(())
 }
 
 /// A header value, which is base64 between `=?base64?` and `?=` where it could not be sent as it is.

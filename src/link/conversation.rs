@@ -1,7 +1,7 @@
 //! The link itself: what others ask of it.
 
 use std::any::Any;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -17,9 +17,9 @@ use super::pending::{Caller, Entry, Loss, Outcome, Pending};
 use super::questions::Questions;
 use super::stderr::Tail;
 use super::{reader, stderr, writer};
-use crate::protocol::call::{CallRequest, cancelled_request, one_line};
+use crate::protocol::call::{CallRequest, Outbound, cancelled_request, modern_metadata, one_line};
 use crate::protocol::logging::LogLevel;
-use crate::protocol::raw::{replaced, span};
+use crate::protocol::raw::{replaced, span, with_members};
 use crate::protocol::version::Era;
 
 /// Lines that may wait for the writer. Each call is one line and needs a lease, so this is reached only by a server
@@ -54,6 +54,8 @@ pub(super) struct Shared {
     pub listener: Arc<dyn Listener>,
     lines: mpsc::Sender<Bytes>,
     own_requests: AtomicU64,
+    /// Whether requests carry their own metadata; told before the first one.
+    is_modern: AtomicBool,
     /// What the server was last told; `u8::MAX` before.
     log_level: AtomicU8,
     pub limits: LinkLimits,
@@ -109,6 +111,7 @@ impl Link {
             listener,
             lines,
             own_requests: AtomicU64::new(0),
+            is_modern: AtomicBool::new(false),
             log_level: AtomicU8::new(u8::MAX),
             limits,
             stdin_closed: CancellationToken::new(),
@@ -131,13 +134,21 @@ impl Link {
         &self,
         id: u64,
         request: &CallRequest,
-        arguments: Option<&str>,
-        era: Era,
+        outbound: Outbound<'_>,
         caller: Caller,
         held: Box<dyn Any + Send>,
     ) -> Result<InFlight, NotSent> {
-        let line = request.upstream_line(id, arguments, era);
+        let line = request.upstream_line(id, outbound);
         self.send(id, line, Some(caller), request.token(), held)
+    }
+
+    /// The manner of speaking that the server was greeted in.
+    pub fn era(&self) -> Era {
+        if self.0.is_modern.load(Ordering::Relaxed) { Era::Modern } else { Era::Legacy }
+    }
+
+    pub(super) fn speak(&self, era: Era) {
+        self.0.is_modern.store(era == Era::Modern, Ordering::Relaxed);
     }
 
     pub(super) fn send(
@@ -258,6 +269,10 @@ impl Link {
 
     /// Has the server tell of log messages from this level on. What was asked for last holds.
     pub fn hear_logs_from(&self, level: LogLevel) {
+        // A modern server is told with each request.
+        if self.era() == Era::Modern {
+            return;
+        }
         if self.0.log_level.swap(level as u8, Ordering::Relaxed) != level as u8 {
             self.request_aside("logging/setLevel", &format!(r#"{{"level":"{}"}}"#, level.name()));
         }
@@ -271,7 +286,7 @@ impl Link {
     /// Asks for something in the background; what the server answers is of no consequence.
     pub fn request_aside(&self, method: &str, params: &str) {
         let id = self.own_id();
-        let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"params\":{params}}}\n");
+        let line = self.own_line(id, method, params);
         // An error means that the conversation is over, and with it what was asked for.
         let _ = self.send(id, line.into_bytes(), None, None, Box::new(()));
     }
@@ -317,6 +332,15 @@ impl Link {
             ("notifications_dropped", notifications_dropped.load(Ordering::Relaxed)),
             ("requests_refused", requests_refused.load(Ordering::Relaxed)),
         ]
+    }
+
+    /// A request of the broker's own; `params` is an object without metadata.
+    pub(super) fn own_line(&self, id: u64, method: &str, params: &str) -> String {
+        let params = match self.era() {
+            Era::Legacy => params.to_owned(),
+            Era::Modern => with_members(params, &format!(r#""_meta":{{{}}}"#, modern_metadata("{}", None))),
+        };
+        format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"params\":{params}}}\n")
     }
 
     /// A fresh id for a request of the broker's own.

@@ -6,7 +6,7 @@ use super::conversation::Link;
 use super::pending::Outcome;
 use crate::protocol::error::shown;
 use crate::protocol::raw::{members, string};
-use crate::protocol::version::{LEGACY, NEWEST_LEGACY};
+use crate::protocol::version::{Era, LEGACY, MODERN, NEWEST_LEGACY, meta};
 
 /// Pages followed of one list, and bytes taken of all its pages: a server that pages for ever is cut off.
 const PAGES_MAX: usize = 100;
@@ -33,6 +33,8 @@ impl Greeting {
 pub enum HandshakeError {
     #[error("its answer to `initialize`: {0}")]
     Initialize(RequestError),
+    #[error("its answer to `server/discover`: {0}")]
+    Discover(RequestError),
     #[error("its answer to `initialize` lacks `{0}`")]
     Lacks(&'static str),
     #[error("it speaks protocol version '{0}', which the broker does not")]
@@ -64,6 +66,7 @@ impl Link {
     ///
     /// Has no deadline of its own: it ends when the link is lost.
     pub async fn handshake(&self, capabilities: &str) -> Result<Greeting, HandshakeError> {
+        self.speak(Era::Legacy);
         let params = format!(
             r#"{{"protocolVersion":"{NEWEST_LEGACY}","capabilities":{capabilities},"clientInfo":{{"name":"lazy-mcp-broker","version":"{}"}}}}"#,
             env!("CARGO_PKG_VERSION")
@@ -75,6 +78,21 @@ impl Link {
         }
         self.notify(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
         Ok(greeting)
+    }
+
+    /// From here on requests carry their own metadata, and there is nothing to greet. A server that does not know that is
+    /// told by its answer to the first request.
+    pub fn speak_modern(&self) {
+        self.speak(Era::Modern);
+    }
+
+    /// `server/discover`: what a modern server says of itself.
+    ///
+    /// Has no deadline of its own, and a server that does not know it may end: for a server of its own.
+    pub async fn discover(&self) -> Result<Greeting, HandshakeError> {
+        self.speak_modern();
+        let result = self.request("server/discover", "{}").await.map_err(HandshakeError::Discover)?;
+        read_discovery(&result)
     }
 
     /// Every item of a list, all pages, each as the server sent it. `method` is e.g. `tools/list`, `member` `tools`.
@@ -111,7 +129,7 @@ impl Link {
     /// One request of the broker's own; its raw result.
     pub async fn request(&self, method: &str, params: &str) -> Result<String, RequestError> {
         let id = self.own_id();
-        let line = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"params\":{params}}}\n");
+        let line = self.own_line(id, method, params);
         let in_flight = self.send(id, line.into_bytes(), None, None, Box::new(())).map_err(|_| RequestError::Lost)?;
         let outcome = tokio::select! {
             // Cancel safe: the receiver is not used again.
@@ -132,6 +150,26 @@ impl Link {
 
 fn malformed(e: serde_json::Error) -> RequestError {
     RequestError::Malformed(e.to_string())
+}
+
+fn read_discovery(result: &str) -> Result<Greeting, HandshakeError> {
+    let fault = |e| HandshakeError::Discover(malformed(e));
+    let lacks = |what: &str| HandshakeError::Discover(RequestError::Malformed(format!("`{what}` is missing")));
+    let [versions, capabilities, instructions, about] =
+        members(result, ["supportedVersions", "capabilities", "instructions", "_meta"]).map_err(fault)?;
+    let versions: Vec<String> =
+        versions.and_then(|raw| serde_json::from_str(raw).ok()).ok_or_else(|| lacks("supportedVersions"))?;
+    if !versions.iter().any(|version| version == MODERN) {
+        return Err(HandshakeError::Version(shown(&versions.join(", "))));
+    }
+    let [info] = about.map_or(Ok([None]), |about| members(about, [meta::SERVER_INFO])).map_err(fault)?;
+    let raw = |text: Option<&str>| RawValue::from_string(text.unwrap_or("{}").to_owned()).map_err(fault);
+    Ok(Greeting {
+        protocol_version: MODERN.to_owned(),
+        server_info: raw(info)?,
+        capabilities: raw(Some(capabilities.ok_or_else(|| lacks("capabilities"))?))?,
+        instructions: instructions.and_then(string).map(|text| text.into_owned()),
+    })
 }
 
 fn read_greeting(result: &str) -> Result<Greeting, HandshakeError> {

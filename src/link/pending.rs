@@ -10,7 +10,8 @@ use tokio::sync::oneshot;
 
 use super::outbox::Outbox;
 use crate::core::limits::TreeLimit;
-use crate::protocol::call::{Answer, Progress, same_id};
+use crate::protocol::answer::Answer;
+use crate::protocol::call::{Progress, same_id};
 use crate::protocol::logging::LogLevel;
 
 /// Who sent a call: the client's session (or request, for clients without one), its own id for the call, raw, and

@@ -1,14 +1,15 @@
 //! A request on its way to a server, and the answer on its way back: spans found once, spliced once.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use bytes::Bytes;
 
 use super::envelope::{self, Message};
-use super::error::{INVALID_PARAMS, RESOURCE_NOT_FOUND, RpcError};
-use super::raw::{self, Pieces, entries, members, replaced, span};
-use super::version::{Era, meta};
+use super::error::RpcError;
+use super::logging::LogLevel;
+use super::raw::{self, entries, members, replaced, span};
+pub use super::subject::{CompletionOf, Subject};
+use super::version::{MODERN, meta};
 
 /// A client's request that is for a server, with the spans of what is looked at or replaced.
 #[derive(Clone, Debug)]
@@ -18,71 +19,10 @@ pub struct CallRequest {
     params: Option<Range<usize>>,
     /// `null` included, which stands for none but takes the place of what a policy puts there.
     arguments: Option<Range<usize>>,
+    /// The same of metadata.
     meta: Option<Range<usize>>,
     token: Option<Range<usize>>,
     pub subject: Subject,
-}
-
-/// What a request is about; names are decoded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Subject {
-    Tool(String),
-    Prompt(String),
-    /// `resources/read` of an address.
-    Resource(String),
-    /// `completion/complete` for a prompt of this name, or for an address or its template.
-    Completion(CompletionOf),
-    /// A method that the broker knows nothing about.
-    Other(String),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CompletionOf {
-    Prompt(String),
-    Resource(String),
-}
-
-impl Subject {
-    /// The member of `params` that says what a request of this method is about.
-    fn key(method: &str) -> Option<&'static str> {
-        match method {
-            "tools/call" | "prompts/get" => Some("name"),
-            "resources/read" => Some("uri"),
-            "completion/complete" => Some("ref"),
-            _ => None,
-        }
-    }
-
-    /// `value` is the raw member [`Self::key`].
-    fn new(method: &str, value: Option<&str>) -> Result<Self, RpcError> {
-        let text = || {
-            let text = value.and_then(raw::string).map(Cow::into_owned);
-            let key = Self::key(method).unwrap_or_default();
-            text.ok_or_else(|| RpcError::invalid_params(format!("`params.{key}` of {method} must be a string")))
-        };
-        match method {
-            "tools/call" => text().map(Self::Tool),
-            "prompts/get" => text().map(Self::Prompt),
-            "resources/read" => text().map(Self::Resource),
-            "completion/complete" => CompletionOf::parse(value.unwrap_or("{}")).map(Self::Completion),
-            other => Ok(Self::Other(other.to_owned())),
-        }
-    }
-}
-
-impl CompletionOf {
-    fn parse(of: &str) -> Result<Self, RpcError> {
-        let text = |raw: Option<&str>| raw.and_then(raw::string).map(Cow::into_owned);
-        let [kind, name, uri] = members(of, ["type", "name", "uri"]).unwrap_or_default();
-        let of = match text(kind).as_deref() {
-            Some("ref/prompt") => text(name).map(Self::Prompt),
-            Some("ref/resource") => text(uri).map(Self::Resource),
-            _ => None,
-        };
-        of.ok_or_else(|| {
-            RpcError::invalid_params("`params.ref` of completion/complete must name a prompt or a resource")
-        })
-    }
 }
 
 impl CallRequest {
@@ -105,8 +45,7 @@ impl CallRequest {
         if arguments.is_some_and(|arguments| !arguments.starts_with('{') && arguments != "null") {
             return Err(RpcError::invalid_params("`params.arguments` of tools/call must be an object"));
         }
-        let meta = meta.filter(|meta| *meta != "null");
-        let token = match meta {
+        let token = match meta.filter(|meta| *meta != "null") {
             Some(meta) => {
                 members(meta, ["progressToken"]).map_err(|e| RpcError::invalid_params(format!("`_meta`: {e}")))?[0]
             }
@@ -169,40 +108,106 @@ impl CallRequest {
 
     /// The raw metadata object, if there is one.
     pub fn meta(&self) -> Option<&str> {
-        self.meta.clone().map(|meta| self.text(meta))
+        self.meta.clone().map(|meta| self.text(meta)).filter(|meta| *meta != "null")
     }
 
-    /// The line for the server: the broker's id for the client's, also as progress token; the arguments a policy
-    /// rewrote; for a modern client, without the protocol's own metadata, which a legacy server does not know.
-    /// Everything else is byte for byte what the client sent.
-    pub fn upstream_line(&self, upstream_id: u64, arguments: Option<&str>, era: Era) -> Vec<u8> {
+    /// The line for the server: the broker's id for the client's, also as progress token; the arguments that a policy
+    /// rewrote; between eras, the metadata that the server's knows. Everything else is byte for byte what the client sent.
+    pub fn upstream_line(&self, upstream_id: u64, outbound: Outbound<'_>) -> Vec<u8> {
         let id = upstream_id.to_string();
-        let inserted;
-        let rebuilt;
+        let (inserted, rebuilt, added);
         let mut edits: Vec<(Range<usize>, &[u8])> = Vec::with_capacity(4);
         edits.push((self.id.clone(), id.as_bytes()));
-        match (arguments, &self.arguments) {
+        let start = self.params.as_ref().map_or(0, |params| params.start + 1);
+        match (outbound.arguments, &self.arguments) {
             (Some(new), Some(old)) => edits.push((old.clone(), new.as_bytes())),
             (Some(new), None) => {
                 inserted = format!(r#""arguments":{new},"#);
-                let start = self.params.as_ref().map_or(0, |params| params.start + 1);
                 edits.push((start..start, inserted.as_bytes()));
             }
             (None, _) => {}
         }
-        match (era, &self.meta) {
-            (Era::Modern, Some(meta)) => {
+        let token = self.token.clone().map(|token| (token, id.as_bytes()));
+        match (outbound.crossing, &self.meta) {
+            (Crossing::None, _) => edits.extend(token),
+            (Crossing::ToLegacy, Some(meta)) if self.text(meta.clone()) != "null" => {
                 rebuilt = without_protocol_keys(self.text(meta.clone()), &id);
                 edits.push((meta.clone(), rebuilt.as_bytes()));
             }
-            _ => edits.extend(self.token.clone().map(|token| (token, id.as_bytes()))),
+            (Crossing::ToLegacy, _) => {}
+            (Crossing::ToModern(metadata), Some(meta)) if self.text(meta.clone()) == "null" => {
+                added = format!("{{{metadata}}}");
+                edits.push((meta.clone(), added.as_bytes()));
+            }
+            (Crossing::ToModern(metadata), Some(meta)) => {
+                let is_empty = self.text(meta.start + 1..meta.end).trim_start().starts_with('}');
+                added = format!("{metadata}{}", if is_empty { "" } else { "," });
+                edits.push((meta.start + 1..meta.start + 1, added.as_bytes()));
+                edits.extend(token);
+            }
+            (Crossing::ToModern(metadata), None) => {
+                let is_empty = |params: &Range<usize>| self.text(start..params.end).trim_start().starts_with('}');
+                added = match &self.params {
+                    Some(params) if is_empty(params) => format!(r#""_meta":{{{metadata}}}"#),
+                    Some(_) => format!(r#""_meta":{{{metadata}}},"#),
+                    None => format!(r#""params":{{"_meta":{{{metadata}}}}},"#),
+                };
+                // Without params: first in the message, which has other members.
+                let at = if self.params.is_some() { start } else { self.opening() };
+                edits.push((at..at, added.as_bytes()));
+            }
+        }
+        let mut extra = outbound.extra.to_owned();
+        if !extra.is_empty() {
+            let is_last =
+                self.params.as_ref().is_some_and(|params| self.text(start..params.end).trim_start().starts_with('}'));
+            extra.push_str(if is_last { "" } else { "," });
+            edits.push((start..start, extra.as_bytes()));
         }
         one_line(replaced(&self.body, &mut edits))
+    }
+
+    /// Behind the brace that opens the message.
+    fn opening(&self) -> usize {
+        memchr::memchr(b'{', &self.body).map_or(0, |at| at + 1)
     }
 
     fn text(&self, span: Range<usize>) -> &str {
         std::str::from_utf8(&self.body[span]).expect("the body was checked to be UTF-8 before it was parsed")
     }
+}
+
+/// How a request is sent on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outbound<'a> {
+    /// The arguments as a policy rewrote them.
+    pub arguments: Option<&'a str>,
+    pub crossing: Crossing<'a>,
+    /// Members for the params of a request that is asked again: `"a":1,"b":2`.
+    pub extra: &'a str,
+}
+
+/// What a request has to have done to it between the eras of client and server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Crossing<'a> {
+    #[default]
+    None,
+    /// The protocol's own metadata stays behind.
+    ToLegacy,
+    /// It is put in: the members of `_meta`.
+    ToModern(&'a str),
+}
+
+/// The members of `_meta` that a modern server wants of each request.
+pub fn modern_metadata(capabilities: &str, logs: Option<LogLevel>) -> String {
+    let logs = logs.map(|level| format!(r#","{}":"{}""#, meta::LOG_LEVEL, level.name())).unwrap_or_default();
+    format!(
+        r#""{}":"{MODERN}","{}":{{"name":"lazy-mcp-broker","version":"{}"}},"{}":{capabilities}{logs}"#,
+        meta::PROTOCOL_VERSION,
+        meta::CLIENT_INFO,
+        env!("CARGO_PKG_VERSION"),
+        meta::CLIENT_CAPABILITIES
+    )
 }
 
 /// `_meta` without the keys of the protocol itself, with the progress token replaced.
@@ -228,117 +233,6 @@ pub fn one_line(mut message: Vec<u8>) -> Vec<u8> {
     }
     message.push(b'\n');
     message
-}
-
-/// A server's answer: the line as it came, and where its id and its payload are.
-#[derive(Clone, Debug)]
-pub struct Answer {
-    line: Bytes,
-    id: Range<usize>,
-    payload: Range<usize>,
-    /// Whether the payload is an `error`.
-    pub is_error: bool,
-}
-
-impl Answer {
-    /// From a parsed response; `line` is the text that `id` and `answer` are slices of.
-    pub fn new(line: &Bytes, text: &str, id: &str, answer: envelope::Answer<'_>) -> Self {
-        let (payload, is_error) = match answer {
-            envelope::Answer::Result(result) => (result, false),
-            envelope::Answer::Error(error) => (error, true),
-        };
-        Self { line: line.clone(), id: span(text, id), payload: span(text, payload), is_error }
-    }
-
-    /// The raw `result` or `error`.
-    pub fn payload(&self) -> &str {
-        std::str::from_utf8(&self.line[self.payload.clone()]).expect("the line was checked to be UTF-8 when parsed")
-    }
-
-    /// The same bytes, shared.
-    pub fn payload_bytes(&self) -> Bytes {
-        self.line.slice(self.payload.clone())
-    }
-
-    /// The code that the client is told, if it is an error.
-    pub fn error_code(&self, era: Era) -> Option<i64> {
-        let [code] = members(self.payload(), ["code"]).ok().filter(|_| self.is_error)?;
-        match code?.parse().ok()? {
-            RESOURCE_NOT_FOUND if era == Era::Modern => Some(INVALID_PARAMS),
-            code => Some(code),
-        }
-    }
-
-    /// The answer for the client: its own id, the payload that a policy rewrote or the very bytes that came. What the
-    /// client's era demands and the server's does not know is put in; `is_read`: also how long it may be kept.
-    pub fn reply(&self, id: &Bytes, payload: Option<String>, era: Era, is_read: bool) -> Pieces {
-        let payload = match payload {
-            Some(new) => Bytes::from(new),
-            None => self.line.slice(self.payload.clone()),
-        };
-        let payload = match era {
-            Era::Modern if self.is_error => with_modern_code(payload),
-            _ => payload,
-        };
-        let marks_complete = era == Era::Modern && !self.is_error && lacks_result_type(&payload);
-        let mut pieces = Pieces::default();
-        let mut at = 0;
-        let mut spans = [(&self.id, false), (&self.payload, true)];
-        spans.sort_by_key(|(span, _)| span.start);
-        for (span, is_payload) in spans {
-            let before = self.line.slice(at..span.start);
-            at = span.end;
-            match (is_payload, marks_complete) {
-                (false, _) => {
-                    pieces.push(before);
-                    pieces.push(id.clone());
-                }
-                (true, false) => {
-                    pieces.push(before);
-                    pieces.push(payload.clone());
-                }
-                (true, true) => {
-                    pieces.push(joined(&before, complete_prefix(&payload, is_read)));
-                    pieces.push(payload.slice(1..));
-                }
-            }
-        }
-        pieces.push(self.line.slice(at..));
-        pieces
-    }
-}
-
-fn joined(a: &[u8], b: &[u8]) -> Bytes {
-    [a, b].concat().into()
-}
-
-/// Each modern result says that it is one (2026-07-28, `basic`, Result type); legacy servers do not.
-fn lacks_result_type(result: &[u8]) -> bool {
-    let text = std::str::from_utf8(result).unwrap_or_default();
-    matches!(members(text, ["resultType"]), Ok([None]))
-}
-
-/// What a server does not say of how long a resource may be kept is taken for "not at all, and by nobody else".
-fn complete_prefix(result: &[u8], is_read: bool) -> &'static [u8] {
-    let is_empty = result[1..].iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'}');
-    match (is_empty, is_read) {
-        (true, _) => br#"{"resultType":"complete""#,
-        (false, false) => br#"{"resultType":"complete","#,
-        (false, true) => br#"{"resultType":"complete","ttlMs":0,"cacheScope":"private","#,
-    }
-}
-
-/// The code for a resource that is not there is another in the modern era, where the old one must not be sent
-/// (2026-07-28, `basic`, Error codes).
-fn with_modern_code(error: Bytes) -> Bytes {
-    let text = std::str::from_utf8(&error).unwrap_or_default();
-    match members(text, ["code"]) {
-        Ok([Some(code)]) if code.parse() == Ok(RESOURCE_NOT_FOUND) => {
-            let modern = INVALID_PARAMS.to_string();
-            replaced(&error, &mut [(span(text, code), modern.as_bytes())]).into()
-        }
-        _ => error,
-    }
 }
 
 /// A progress notification of a server, to be sent on with the caller's token.
@@ -388,6 +282,7 @@ pub fn parse_text(bytes: &[u8]) -> Result<(&str, Message<'_>), envelope::NotAMes
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::version::Era;
 
     fn request(body: &str) -> Result<CallRequest, RpcError> {
         let body = Bytes::copy_from_slice(body.as_bytes());
@@ -398,7 +293,8 @@ mod tests {
 
     #[track_caller]
     fn upstream(body: &str, arguments: Option<&str>, era: Era, expected: &str) {
-        let line = request(body).unwrap().upstream_line(42, arguments, era);
+        let crossing = if era == Era::Modern { Crossing::ToLegacy } else { Crossing::None };
+        let line = request(body).unwrap().upstream_line(42, Outbound { arguments, crossing, extra: "" });
         assert_eq!(String::from_utf8(line).unwrap(), format!("{expected}\n"));
     }
 
@@ -429,6 +325,50 @@ mod tests {
             None,
             Era::Modern,
             r#"{"jsonrpc":"2.0","id":42,"method":"tools/call","params":{"name":"n","_meta":{"traceparent":"00-1","progressToken":42}}}"#,
+        );
+    }
+
+    #[test]
+    fn metadata_is_put_in_for_a_modern_server() {
+        let sent = |request_body: &str, extra: &str| {
+            let outbound = Outbound { arguments: None, crossing: Crossing::ToModern(r#""k":1"#), extra };
+            String::from_utf8(request(request_body).unwrap().upstream_line(42, outbound)).unwrap()
+        };
+        for (body, expected) in [
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"x/y"}"#,
+                r#"{"params":{"_meta":{"k":1}},"jsonrpc":"2.0","id":42,"method":"x/y"}"#,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"x/y","params":{}}"#,
+                r#"{"jsonrpc":"2.0","id":42,"method":"x/y","params":{"_meta":{"k":1}}}"#,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"n"}}"#,
+                r#"{"jsonrpc":"2.0","id":42,"method":"tools/call","params":{"_meta":{"k":1},"name":"n"}}"#,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"x/y","params":{"_meta":{"progressToken":5}}}"#,
+                r#"{"jsonrpc":"2.0","id":42,"method":"x/y","params":{"_meta":{"k":1,"progressToken":42}}}"#,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"x/y","params":{"_meta":null,"a":1}}"#,
+                r#"{"jsonrpc":"2.0","id":42,"method":"x/y","params":{"_meta":{"k":1},"a":1}}"#,
+            ),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"x/y","params":{"_meta":{ }}}"#,
+                r#"{"jsonrpc":"2.0","id":42,"method":"x/y","params":{"_meta":{"k":1 }}}"#,
+            ),
+        ] {
+            assert_eq!(sent(body, ""), format!("{expected}\n"));
+        }
+        let again =
+            sent(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"n"}}"#, r#""requestState":"s""#);
+        let expected = r#"{"jsonrpc":"2.0","id":42,"method":"tools/call","params":{"requestState":"s","_meta":{"k":1},"name":"n"}}"#;
+        assert_eq!(
+            again,
+            format!("{expected}\n")
+                .replace(r#""requestState":"s","_meta":{"k":1}"#, r#""_meta":{"k":1},"requestState":"s""#)
         );
     }
 
@@ -467,56 +407,6 @@ mod tests {
             assert_eq!(call(params).unwrap_err().code, -32602, "{params}");
         }
         assert_eq!(call(r#","params":{"name":"n","arguments":null}"#).unwrap().arguments(), None);
-    }
-
-    #[track_caller]
-    fn reply(line: &str, payload: Option<&str>, era: Era, expected: &str) {
-        let line = Bytes::copy_from_slice(line.as_bytes());
-        let (text, message) = parse_text(&line).unwrap();
-        let Message::Response { id, answer } = message else { panic!("not a response") };
-        let reply = Answer::new(&line, text, id, answer).reply(
-            &Bytes::from_static(b"\"me\""),
-            payload.map(str::to_owned),
-            era,
-            false,
-        );
-        assert_eq!(std::str::from_utf8(&reply.joined()).unwrap(), expected);
-    }
-
-    #[test]
-    fn an_answer_keeps_its_bytes_but_the_id() {
-        reply(
-            r#"{"result":{"v": 1e2 , "u":"\u0041"},"jsonrpc":"2.0", "id":42 ,"extra":0}"#,
-            None,
-            Era::Legacy,
-            r#"{"result":{"v": 1e2 , "u":"\u0041"},"jsonrpc":"2.0", "id":"me" ,"extra":0}"#,
-        );
-        reply(
-            r#"{"jsonrpc":"2.0","id":42,"result":{"v":1}}"#,
-            Some(r#"{"w":2}"#),
-            Era::Legacy,
-            r#"{"jsonrpc":"2.0","id":"me","result":{"w":2}}"#,
-        );
-    }
-
-    #[test]
-    fn modern_results_are_marked_complete_once() {
-        reply(
-            r#"{"result":{ },"jsonrpc":"2.0","id":42}"#,
-            None,
-            Era::Modern,
-            r#"{"result":{"resultType":"complete" },"jsonrpc":"2.0","id":"me"}"#,
-        );
-        reply(
-            r#"{"id":42,"result":{"a":1},"jsonrpc":"2.0"}"#,
-            None,
-            Era::Modern,
-            r#"{"id":"me","result":{"resultType":"complete","a":1},"jsonrpc":"2.0"}"#,
-        );
-        let marked = r#"{"id":"me","result":{"resultType":"input_required"},"jsonrpc":"2.0"}"#;
-        reply(&marked.replace("\"me\"", "42"), None, Era::Modern, marked);
-        let error = r#"{"id":"me","error":{"code":1,"message":"x"},"jsonrpc":"2.0"}"#;
-        reply(&error.replace("\"me\"", "42"), None, Era::Modern, error);
     }
 
     #[test]

@@ -129,6 +129,13 @@ pub fn replaced(text: &[u8], edits: &mut [(Range<usize>, &[u8])]) -> Vec<u8> {
     out
 }
 
+/// An object with `members` before its own: `"a":1,"b":2`.
+pub fn with_members(object: &str, members: &str) -> String {
+    let rest = object.trim_start().strip_prefix('{').unwrap_or("}");
+    let comma = if rest.trim_start().starts_with('}') { "" } else { "," };
+    format!("{{{members}{comma}{rest}")
+}
+
 /// The most that a message is ever cut into: before the id, the id, up to the result, an inserted member, the result,
 /// the rest.
 const PIECES_MAX: usize = 6;

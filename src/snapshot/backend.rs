@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::mirrored::Mirrored;
 use super::offers::Offers;
 use super::surface::Surface;
 use crate::catalog::Catalog;
@@ -34,6 +35,8 @@ pub struct Tool {
     pub schema: Option<Arc<InputSchema>>,
     /// What its structured results are held against; `None` if it does not say.
     pub output: Option<Arc<OutputSchema>>,
+    /// Arguments that headers repeat; of few tools any.
+    pub mirrored: Arc<[Mirrored]>,
 }
 
 impl Backend {

@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 
 use super::Snapshot;
 use super::backend::{Backend, Tool};
+use super::mirrored::mirrored;
 use super::offers::Offers;
 use super::review::Reviewed;
 use super::surface::Surface;
@@ -192,7 +193,8 @@ fn built_tool(policy: &Policy, name: &str, raw: &RawValue) -> Tool {
     let plan = policy.plan(name);
     let schema = || members(raw.get(), ["inputSchema"]).ok()?[0].map(|schema| Arc::new(InputSchema::new(schema)));
     let schema = if plan.has_on_call() { schema() } else { None };
-    Tool { plan: Arc::new(plan), schema, output: OutputSchema::of_tool(raw).map(Arc::new) }
+    let (output, mirrored) = (OutputSchema::of_tool(raw).map(Arc::new), mirrored(raw.get()).into());
+    Tool { plan: Arc::new(plan), schema, output, mirrored }
 }
 
 /// A tool that answers with a task alone cannot be called through the broker, which relays none.

@@ -15,8 +15,9 @@ use crate::core::generation::Generation;
 use crate::core::lifecycle::{Effect, Event, LeaseLoss, Report};
 use crate::core::limits::TreeLimit;
 use crate::events::What;
-use crate::link::{HandshakeError, Link, Loss};
+use crate::link::{HandshakeError, Link, Loss, RequestError};
 use crate::ownership::{Remains, RootExit, Sweep, Tree};
+use crate::protocol::version::Era;
 
 /// After the root's exit, how long its last words may take to be read. Orphans may hold the pipes open for ever, so
 /// the end of the pipes alone is not waited for.
@@ -285,7 +286,17 @@ async fn greet(
     started: &Started,
     capabilities: &str,
 ) -> Result<Live, StartFailure> {
+    let plan = slot.plan();
     let greeted = async {
+        if slot.key.era_of(&plan.catalog) == Era::Modern {
+            started.link.speak_modern();
+            match started.link.list("tools/list", "tools").await {
+                // The catalog says what the server spoke when it was captured: one that does not any more is asked anew.
+                Err(HandshakeError::List { source: RequestError::Refused { .. }, .. })
+                    if plan.catalog.speaks(Era::Legacy) => {}
+                listed => return listed,
+            }
+        }
         let greeting = started.link.handshake(capabilities).await?;
         if greeting.offers("tools") { started.link.list("tools/list", "tools").await } else { Ok(Vec::new()) }
     };
@@ -293,7 +304,6 @@ async fn greet(
         Ok(greeted) => greeted,
         Err(fault) => return Err(explain(generation, &started.link, &started.tree, fault).await),
     };
-    let plan = slot.plan();
     let drift = catalog::drift(&plan.catalog, &tools);
     if !drift.is_empty() {
         tracing::warn!(

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::catalog::Catalog;
 use crate::core::digest::Digest;
+use crate::protocol::version::Era;
 
 /// What an instance is shared by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +31,21 @@ impl ScopeKey {
 }
 
 impl InstanceKey {
+    /// The manner in which the server of this instance is spoken to: that of its clients where there is one, so that as
+    /// little as possible has to be translated. On a shared instance the modern one is the better of both, because its
+    /// requests say for themselves what others have to be remembered for.
+    pub fn era_of(&self, catalog: &Catalog) -> Era {
+        let wanted = match self.scope {
+            ScopeKey::Session(_) => Era::Legacy,
+            ScopeKey::Named(_) | ScopeKey::Shared => Era::Modern,
+        };
+        match (wanted, catalog.speaks(wanted)) {
+            (_, true) => wanted,
+            (Era::Legacy, false) => Era::Modern,
+            (Era::Modern, false) => Era::Legacy,
+        }
+    }
+
     /// A digest of the scope key, for status and logs: a session id is a credential and never shows.
     pub fn scope_key_hash(&self) -> String {
         Digest::of(self.scope_text().as_bytes()).short(HASH_DIGITS)
