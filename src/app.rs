@@ -284,6 +284,7 @@ async fn expire_sessions(front: Arc<Front>, shutdown: CancellationToken) {
         for (backend, session) in front.sessions.expire() {
             front.broker.end_session(&backend, session);
         }
+        front.broker.expire_parked();
         // One may have begun while its backend was taken away.
         end_unserved_sessions(&front, &front.broker.snapshot());
     }

@@ -5,12 +5,14 @@
 
 pub mod admin;
 mod audience;
+mod awaited;
 mod call;
 mod decisions;
 mod evidence;
 mod fault;
 mod finish;
 mod metrics;
+mod parked;
 mod reload;
 mod resources;
 mod session;
@@ -31,6 +33,8 @@ pub use reload::{ReloadOptions, ReloadReport};
 pub use resources::KEPT_SCHEME;
 pub use status::Readiness;
 
+use self::awaited::Awaited;
+use self::parked::Parked;
 use self::undecided::Undecided;
 use crate::events::EventLog;
 pub use crate::policy::RequestFacts;
@@ -50,9 +54,19 @@ pub struct Broker {
     pub readiness: Readiness,
     pub events: Arc<EventLog>,
     pub audience: Arc<Audience>,
-    undecided: Arc<Undecided>,
+    common: Arc<Common>,
     reads: Reads,
     reloads: Reloads,
+}
+
+/// What every call uses.
+#[derive(Debug)]
+struct Common {
+    supervisor: Arc<Supervisor>,
+    events: Arc<EventLog>,
+    undecided: Arc<Undecided>,
+    awaited: Arc<Awaited>,
+    parked: Parked,
 }
 
 impl Broker {
@@ -64,6 +78,13 @@ impl Broker {
         audience: Arc<Audience>,
     ) -> Self {
         let reloads = Reloads::new(&snapshot);
+        let common = Common {
+            supervisor: supervisor.clone(),
+            events: events.clone(),
+            undecided: Arc::default(),
+            awaited: Arc::default(),
+            parked: Parked::default(),
+        };
         supervisor.publish(&snapshot.plans()).expect("nothing shuts down before it serves");
         Self {
             snapshot: ArcSwap::from_pointee(snapshot),
@@ -72,7 +93,7 @@ impl Broker {
             readiness: Readiness::default(),
             events,
             audience,
-            undecided: Arc::default(),
+            common: Arc::new(common),
             reads: Reads::default(),
             reloads,
         }
@@ -92,13 +113,34 @@ impl Broker {
     /// Begins a call. A tool that clients do not see is an error of the protocol; any other call that cannot begin is
     /// one that has ended already.
     pub fn call(&self, backend: &Arc<Backend>, client: Client, request: CallRequest) -> Result<Call, RpcError> {
+        if let Some(state) = request.state().filter(|state| state.starts_with(parked::STATE_PREFIX)) {
+            let is_meant = |call: &Call| call.is_of(backend, &client, &request);
+            let call = self.common.parked.take(state, is_meant);
+            let lost =
+                || RpcError::invalid_params("`requestState` is of no call that waits: it has expired, or was used");
+            return call.map(|call| call.resume(request)).ok_or_else(lost);
+        }
+        if let (ScopeKey::Named(_), Some(capabilities)) = (&client.scope, request.capabilities()) {
+            let instance = InstanceKey { backend: backend.name.clone(), scope: client.scope.clone() };
+            self.audience.declared(&instance, capabilities);
+        }
         Call::begin(self, backend, client, request)
+    }
+
+    /// Calls that wait for what their clients are asked.
+    fn parked_calls(&self) -> usize {
+        self.common.parked.len()
+    }
+
+    /// Cancels calls whose clients did not come back with what their servers asked.
+    pub fn expire_parked(&self) {
+        self.common.parked.expire();
     }
 
     /// Cancels what a client has queued or running under its request id, or all of it. The number of calls found.
     pub fn cancel(&self, key: &InstanceKey, client: u128, id: Option<&str>, reason: &str) -> usize {
         // First those that may be in the slot in a moment.
-        let undecided = self.undecided.cancel(client, id);
+        let undecided = self.common.undecided.cancel(client, id);
         undecided + self.supervisor.find(key).map_or(0, |slot| slot.cancel(client, id, reason))
     }
 

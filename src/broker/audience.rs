@@ -24,9 +24,14 @@ use crate::supervisor::{self, InstanceKey, ScopeKey};
 /// Resources that one session can ask to hear of.
 const SUBSCRIPTIONS_MAX: usize = 256;
 
+/// Keys of which it is known what their clients can be asked.
+const DECLARED_MAX: usize = 1024;
+
 /// Everybody who can be told something.
 #[derive(Debug, Default)]
 pub struct Audience {
+    /// What clients without a session declared last, of those who name a key.
+    declared: Mutex<HashMap<InstanceKey, String>>,
     recipients: Mutex<HashMap<u128, Weak<Recipient>>>,
 }
 
@@ -93,6 +98,19 @@ impl Audience {
             ScopeKey::Shared => self.lock().values().filter_map(Weak::upgrade).collect(),
         };
         known.into_iter().filter(|recipient| recipient.backend == instance.backend).collect()
+    }
+
+    /// A client of an instance that a key names has said what it can be asked.
+    pub(super) fn declared(&self, instance: &InstanceKey, capabilities: &str) {
+        let mut declared = self.declared.lock().unwrap_or_else(PoisonError::into_inner);
+        if declared.get(instance).is_some_and(|known| known == capabilities) {
+            return;
+        }
+        if declared.len() >= DECLARED_MAX && !declared.contains_key(instance) {
+            // Whoever is forgotten says it again with its next request.
+            declared.clear();
+        }
+        declared.insert(instance.clone(), capabilities.to_owned());
     }
 
     /// Whether others than `session` want to hear of a resource of this instance.
@@ -206,8 +224,12 @@ impl supervisor::Audience for Ears {
                 let recipient = self.0.of(instance).into_iter().next();
                 recipient.map_or_else(|| "{}".to_owned(), |recipient| recipient.capabilities.to_string())
             }
+            ScopeKey::Named(_) => {
+                let declared = self.0.declared.lock().unwrap_or_else(PoisonError::into_inner);
+                declared.get(instance).map_or_else(|| "{}".to_owned(), |declared| as_legacy(declared))
+            }
             // Nobody could be asked who is not somebody else to others.
-            ScopeKey::Named(_) | ScopeKey::Shared => "{}".to_owned(),
+            ScopeKey::Shared => "{}".to_owned(),
         }
     }
 
@@ -259,6 +281,8 @@ impl Hearing {
     }
 }
 
+const TOO_MANY: &str = "too many questions wait for the client already";
+
 impl Listener for Hearing {
     fn notified(&self, link: &Link, notice: Unasked<'_>) -> bool {
         match notice.method {
@@ -288,18 +312,27 @@ impl Listener for Hearing {
         let backend = &self.instance.backend;
         let owner = match self.instance.scope {
             ScopeKey::Session(_) => self.owner().ok_or("the session has ended")?,
-            ScopeKey::Named(_) => return Err("the client has no session in which it could be asked".to_owned()),
+            ScopeKey::Named(_) => {
+                // All of the key's requests are one client's; which of them it is about matters to nobody.
+                let call = link.newest_call(|caller| caller.answers.takes(question.method));
+                let call = call.ok_or("no call of its client is out, or it has not said that it can be asked this")?;
+                return if link.ask(question, id, &call) { Ok(()) } else { Err(TOO_MANY.to_owned()) };
+            }
             ScopeKey::Shared => {
                 return Err(format!("'{backend}' is shared, and whose question this is cannot be told"));
             }
         };
         let to = self.call(link, |_| true).unwrap_or_else(|| owner.mail.clone());
-        if link.ask(question, id, &to) {
-            Ok(())
-        } else {
-            Err("too many questions wait for the client already".to_owned())
-        }
+        if link.ask(question, id, &to) { Ok(()) } else { Err(TOO_MANY.to_owned()) }
     }
+}
+
+/// What a modern client declares, of what a legacy server can make something of.
+fn as_legacy(capabilities: &str) -> String {
+    let all = entries(capabilities).unwrap_or_default();
+    let kept = all.iter().filter(|(key, _)| matches!(&**key, "roots" | "sampling" | "elicitation" | "experimental"));
+    let kept: Vec<String> = kept.map(|(key, value)| format!("{}:{value}", Value::from(&**key))).collect();
+    format!("{{{}}}", kept.join(","))
 }
 
 /// Tasks are not relayed, so a server must not think that its client takes them.

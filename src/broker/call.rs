@@ -1,5 +1,8 @@
 //! One tool call from its arrival to its answer.
 
+mod input;
+mod outcome;
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,22 +10,22 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::time::Sleep;
 
-use super::decisions::{Decider, Later, facts, withheld};
+use self::input::{Question, Round, Step};
+pub(super) use self::outcome::ruled;
+use super::decisions::{Decider, Later, facts};
 use super::fault::Fault;
-use super::finish::{Finish, Hooked};
-use super::resources::Shelf;
 use super::undecided::Asking;
-use super::{Broker, Recipient};
+use super::{Broker, Common, Recipient};
 use crate::core::diagnostic::suggestion;
 use crate::core::generation::Generation;
-use crate::events::{EventLog, What};
-use crate::link::{Caller, InFlight, Link, Loss, NotSent, Outbox, Outcome};
-use crate::policy::{CallVerdict, DriftRule, Judged, PayloadKind, ResultRules, ResultVerdict, ToolPlan};
+use crate::events::What;
+use crate::link::{Caller, CanAnswer, InFlight, Link, Loss, NotSent, Outbox, Outcome};
+use crate::policy::{CallVerdict, DriftRule, Judged, ToolPlan};
 use crate::protocol::answer::{Answer, Passage};
 use crate::protocol::call::{CallRequest, Crossing, Outbound, Subject, modern_metadata};
 use crate::protocol::error::{RpcError, shown};
 use crate::protocol::logging::LogLevel;
-use crate::protocol::raw::{Pieces, members, replaced, span};
+use crate::protocol::raw::Pieces;
 use crate::protocol::version::{Era, meta};
 use crate::snapshot::{Backend, OutputSchema, Reach};
 use crate::supervisor::{Acquired, Granted, InstanceKey, ScopeKey, Slot, Supervisor, Waiter};
@@ -86,7 +89,7 @@ impl Reply {
 /// whose disconnect must not be read as a cancellation (2025-11-25, `transports`).
 #[derive(Debug)]
 pub struct Call {
-    events: Arc<EventLog>,
+    common: Arc<Common>,
     backend: Arc<Backend>,
     client: Client,
     request: CallRequest,
@@ -98,6 +101,12 @@ pub struct Call {
     arrived: Instant,
     deadline: Instant,
     timer: Option<Pin<Box<Sleep>>>,
+    /// What a request that is asked anew brings along: members of its params.
+    extra: String,
+    /// How often the server has asked in a result.
+    rounds: u32,
+    /// What a legacy server waits for the modern client to answer.
+    questions: Vec<Question>,
     phase: Phase,
 }
 
@@ -106,7 +115,6 @@ enum Phase {
     /// A hook of the policy is asked. Nothing of the call has left the broker.
     Judging {
         verdict: Later<Judged<CallVerdict>>,
-        supervisor: Arc<Supervisor>,
         asking: Asking,
     },
     Queued {
@@ -119,6 +127,8 @@ enum Phase {
         generation: Generation,
         call: InFlight,
     },
+    /// The client is asked what its server wants to know. Nothing of the call is out.
+    Asking(Box<Round>),
     /// The reply is known; notices that came before it go out first.
     Ending {
         notices: Option<Arc<Outbox>>,
@@ -155,7 +165,7 @@ impl Call {
         };
         let plan = tool.map_or(&backend.for_all, |tool| &tool.plan).clone();
         let mut call = Self {
-            events: broker.events.clone(),
+            common: broker.common.clone(),
             backend: backend.clone(),
             client,
             request,
@@ -166,6 +176,9 @@ impl Call {
             arrived,
             deadline: arrived,
             timer: None,
+            extra: String::new(),
+            rounds: 0,
+            questions: Vec::new(),
             phase: Phase::ended(Reply::Fault(Fault::cancelled())),
         };
         call.set_deadline(call.plan.deadline);
@@ -173,8 +186,8 @@ impl Call {
             let facts = facts(&call.client, &call.request, call.request.arguments());
             let schema = tool.and_then(|tool| tool.schema.clone());
             let verdict = Later::new(call.plan.judge_call(facts, schema));
-            let asking = broker.undecided.enter(call.client.key, call.request.id());
-            Phase::Judging { verdict, supervisor: supervisor.clone(), asking }
+            let asking = broker.common.undecided.enter(call.client.key, call.request.id());
+            Phase::Judging { verdict, asking }
         } else {
             let judged = call.plan.judge_by_rules(call.request.arguments());
             call.carry_out(judged, supervisor)
@@ -215,10 +228,11 @@ impl Call {
     /// The hook has answered. A call that was cancelled meanwhile goes nowhere.
     fn decided(&mut self, judged: Judged<CallVerdict>) {
         let cancelled = || Phase::ended(Reply::Fault(Fault::cancelled()));
-        let Phase::Judging { supervisor, asking, .. } = std::mem::replace(&mut self.phase, cancelled()) else { return };
+        let Phase::Judging { asking, .. } = std::mem::replace(&mut self.phase, cancelled()) else { return };
         if asking.is_cancelled() {
             return;
         }
+        let supervisor = self.common.supervisor.clone();
         self.phase = self.carry_out(judged, &supervisor);
         // Whoever cancelled in this very moment has perhaps looked into the slot before the call was there.
         if asking.is_cancelled()
@@ -230,7 +244,17 @@ impl Call {
 
     fn decider(&self) -> Decider {
         let tool = self.request.label().into();
-        Decider { events: self.events.clone(), backend: self.backend.clone(), tool }
+        Decider { events: self.common.events.clone(), backend: self.backend.clone(), tool }
+    }
+
+    /// Whether a client that comes back with `request` can mean this call.
+    pub(super) fn is_of(&self, backend: &Arc<Backend>, client: &Client, request: &CallRequest) -> bool {
+        let is_same = self.backend.name == backend.name && self.client.scope == client.scope;
+        is_same && self.request.subject == request.subject
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline
     }
 
     /// The client's id, raw.
@@ -286,25 +310,57 @@ impl Call {
                         () = quiet(&mut self.timer, None) => return CallEvent::Quiet,
                     }
                 }
+                Phase::Running { .. } if !self.questions.is_empty() => return CallEvent::Ended(self.park()),
                 Phase::Running { call, .. } => {
                     tokio::select! {
                         // Notices first, since they were sent before the answer. All are kept in `self`.
                         biased;
                         Some(notice) = call.notices.next() => {
-                            if let Some(notice) = self.ruled(notice) {
+                            if let Some(notice) = self.ruled(notice)
+                                && !self.notes_question(&notice)
+                            {
                                 return CallEvent::Notice(notice);
                             }
                         }
                         outcome = &mut call.outcome => {
-                            let notices = Some(call.notices.clone());
-                            let ended = self.end(outcome.unwrap_or(Outcome::Lost(Loss::Exited)));
-                            self.phase = Phase::Ending { notices, ended };
+                            let notices = call.notices.clone();
+                            let outcome = outcome.unwrap_or(Outcome::Lost(Loss::Exited));
+                            self.timer = None;
+                            match self.round_of(&outcome, &notices) {
+                                Some(round) => self.ask(round),
+                                None => {
+                                    let ended = self.end(outcome);
+                                    self.phase = Phase::Ending { notices: Some(notices), ended };
+                                }
+                            }
                         }
                         () = quiet(&mut self.timer, Some(self.deadline)) => {
                             if Instant::now() < self.deadline {
                                 return CallEvent::Quiet;
                             }
                             self.run_out_of_time();
+                        }
+                    }
+                }
+                Phase::Asking(round) => {
+                    tokio::select! {
+                        // An answer beats the clock. All are kept in `self`.
+                        biased;
+                        step = round.next() => match step {
+                            Step::Send(message) => {
+                                if let Some(message) = self.ruled(message) {
+                                    return CallEvent::Notice(message);
+                                }
+                            }
+                            Step::Answered(place, given) => self.take_answer(place, given),
+                            Step::Cancelled => self.phase = Phase::ended(Reply::Fault(Fault::cancelled())),
+                        },
+                        () = quiet(&mut self.timer, Some(self.deadline)) => {
+                            if Instant::now() < self.deadline {
+                                return CallEvent::Quiet;
+                            }
+                            let fault = Fault::call_timeout(&self.backend.name, self.allowed());
+                            self.phase = Phase::ended(Reply::Fault(fault));
                         }
                     }
                 }
@@ -394,11 +450,14 @@ impl Call {
     }
 
     fn as_caller(&self) -> Caller {
-        let logs = match &self.client.recipient {
-            Some(recipient) => Some(recipient.level()),
-            None => LogLevel::of(self.request.meta(), meta::LOG_LEVEL),
+        let (logs, answers) = match &self.client.recipient {
+            Some(recipient) => (Some(recipient.level()), CanAnswer::default()),
+            None => (
+                LogLevel::of(self.request.meta(), meta::LOG_LEVEL),
+                self.request.capabilities().map(CanAnswer::declared).unwrap_or_default(),
+            ),
         };
-        Caller { client: self.client.key, id: self.request.id(), deadline: self.deadline, logs }
+        Caller { client: self.client.key, id: self.request.id(), deadline: self.deadline, logs, answers }
     }
 
     fn acquired(&mut self, acquired: Acquired, sends_left: usize) -> Option<Phase> {
@@ -435,7 +494,7 @@ impl Call {
             }
             (Era::Legacy, Era::Legacy) | (Era::Modern, Era::Modern) => Crossing::None,
         };
-        let outbound = Outbound { arguments: self.arguments.as_deref(), crossing, extra: "" };
+        let outbound = Outbound { arguments: self.arguments.as_deref(), crossing, extra: &self.extra };
         match link.call(id, &self.request, outbound, caller, Box::new(lease)) {
             Ok(call) => {
                 if call.is_due_first {
@@ -456,86 +515,6 @@ impl Call {
         }
     }
 
-    fn end(&self, outcome: Outcome) -> Ended {
-        let backend = &self.backend.name;
-        Ended::Now(Reply::Fault(match outcome {
-            Outcome::Answered(answer) => return self.answer(answer),
-            Outcome::TooLarge { len, max } => Fault::result_too_large(backend, len, max),
-            Outcome::Cancelled => Fault::cancelled(),
-            Outcome::TimedOut => Fault::call_timeout(backend, self.allowed()),
-            Outcome::Lost(loss) => Fault::lost(backend, loss),
-        }))
-    }
-
-    fn answer(&self, answer: Answer) -> Ended {
-        // A hook is about results; errors are the rules' alone.
-        if self.plan.has_on_result() && !answer.is_error {
-            return Ended::Aside(self.judged_result(answer));
-        }
-        if self.plan.results.is_empty() {
-            return Ended::Now(Reply::of(&answer, &self.request.id(), None, self.passage()));
-        }
-        let finish = self.finish();
-        if finish.is_aside(&answer) {
-            Ended::Aside(Later::new(finish.settle(answer, Hooked::default())))
-        } else {
-            Ended::Now(finish.finish(&answer, Hooked::default()))
-        }
-    }
-
-    /// The reply as `on_result` and then the rules leave it.
-    fn judged_result(&self, answer: Answer) -> Later<Reply> {
-        let facts = facts(&self.client, &self.request, self.arguments.as_deref().or(self.request.arguments()));
-        let asked = self.plan.ask_on_result(facts, answer.payload_bytes());
-        let finish = self.finish();
-        Later::new(async move {
-            let judged = asked.await;
-            let payload = match judged.verdict {
-                ResultVerdict::Pass { payload } => payload,
-                ResultVerdict::Withheld { reason } => {
-                    finish.decider.tell(judged.rule, |decision| What::ResultWithheld { decision });
-                    return Reply::Fault(Fault::withheld(&finish.decider.backend.name, &reason));
-                }
-                ResultVerdict::Failed(failure) => return withheld(&finish.decider, judged.rule, &failure),
-            };
-            finish.settle(answer, Hooked { payload, rule: judged.rule }).await
-        })
-    }
-
-    fn finish(&self) -> Finish {
-        let keeps_media = self.plan.results.keeps_media_from().is_some();
-        Finish {
-            id: self.request.id(),
-            passage: self.passage(),
-            plan: self.plan.clone(),
-            output: self.output.clone(),
-            shelf: if keeps_media { self.shelf() } else { None },
-            decider: self.decider(),
-        }
-    }
-
-    /// Between whom the answer goes.
-    fn passage(&self) -> Passage {
-        let server = match &self.phase {
-            Phase::Running { link, .. } => link.era(),
-            _ => self.client.era,
-        };
-        Passage { client: self.client.era, server, is_read: self.request.is_read() }
-    }
-
-    /// Where the generation that answers keeps what is too large for the answer.
-    fn shelf(&self) -> Option<Shelf> {
-        match &self.phase {
-            Phase::Running { slot, generation, .. } => Shelf::of_generation(slot, *generation),
-            _ => None,
-        }
-    }
-
-    /// A message of the server as the policy's rules leave it.
-    fn ruled(&self, notice: Bytes) -> Option<Bytes> {
-        ruled(&self.plan.results, &self.backend.name, notice)
-    }
-
     /// The deadline has come: the server is told, the lease stays out until it answers or is recycled.
     fn run_out_of_time(&mut self) {
         let ended = Phase::ended(Reply::Fault(Fault::call_timeout(&self.backend.name, self.allowed())));
@@ -546,25 +525,6 @@ impl Call {
 
     fn allowed(&self) -> Duration {
         self.deadline.saturating_duration_since(self.arrived)
-    }
-}
-
-/// A notification or question of a server as the rules leave it; `None` if they could not do their work, since what is
-/// not redacted never leaves.
-pub(super) fn ruled(rules: &ResultRules, backend: &str, notice: Bytes) -> Option<Bytes> {
-    if rules.is_empty() {
-        return Some(notice);
-    }
-    let text = std::str::from_utf8(&notice).ok()?;
-    let [params] = members(text, ["params"]).ok()?;
-    let Some(params) = params else { return Some(notice) };
-    match rules.apply(params, PayloadKind::Params) {
-        Ok(None) => Some(notice),
-        Ok(Some(new)) => Some(replaced(&notice, &mut [(span(text, params), new.as_bytes())]).into()),
-        Err(failure) => {
-            tracing::warn!(backend, %failure, "a notification was withheld");
-            None
-        }
     }
 }
 

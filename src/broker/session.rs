@@ -11,11 +11,12 @@ use super::Broker;
 use super::audience::Recipient;
 use super::call::ruled;
 use crate::link::{Link, RequestError};
+use crate::protocol::envelope::Answer;
 use crate::protocol::error::{INTERNAL_ERROR, INVALID_PARAMS, RpcError, shown};
 use crate::protocol::logging::LogLevel;
 use crate::protocol::raw::{members, string};
 use crate::snapshot::Backend;
-use crate::supervisor::InstanceKey;
+use crate::supervisor::{InstanceKey, ScopeKey};
 
 /// How long a server may take to say whether a resource can be subscribed to.
 const SUBSCRIBE_MAX: Duration = Duration::from_secs(10);
@@ -84,8 +85,25 @@ impl Broker {
     }
 
     /// A client has answered a question of its server. An answer to nothing is nothing.
-    pub fn answered(&self, key: &InstanceKey, message: &Bytes, text: &str, id: &str) -> bool {
-        self.greeted_link(key).is_some_and(|link| link.answer(message, text, id))
+    pub fn answered(
+        &self,
+        key: &InstanceKey,
+        session: u128,
+        message: &Bytes,
+        text: &str,
+        id: &str,
+        answer: Answer<'_>,
+    ) -> bool {
+        // On an instance of its own the server may be asking in the middle of a call; else only a result can have asked.
+        let is_own = matches!(key.scope, ScopeKey::Session(_));
+        if is_own && self.greeted_link(key).is_some_and(|link| link.answer(message, text, id)) {
+            return true;
+        }
+        let given = match answer {
+            Answer::Result(result) => Ok(result.to_owned()),
+            Answer::Error(error) => Err(error.to_owned()),
+        };
+        id.parse().is_ok_and(|id| self.common.awaited.give(session, id, given))
     }
 
     /// A notification of a client, for the server that runs, if one does.

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::Broker;
 use super::evidence::{Evidence, SurvivorSeen};
+use super::parked::PARKED_CALLS_MAX;
 use crate::core::lifecycle::PublicState;
 use crate::events::timestamp;
 use crate::ownership::Owner;
@@ -87,6 +88,8 @@ impl Broker {
             "waiting_for_a_place": occupancy.waiting,
             "resource_reads": reads,
             "resource_reads_max": reads_max,
+            "parked_calls": self.parked_calls(),
+            "parked_calls_max": PARKED_CALLS_MAX,
             "policy_threads_abandoned": crate::policy::threads_abandoned(),
         });
         if let (Some(totals), Value::Object(front)) = (totals.as_object_mut(), front) {

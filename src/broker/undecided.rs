@@ -1,11 +1,11 @@
-//! Calls that a hook is being asked about: no slot knows them yet, and they can be cancelled all the same.
+//! Calls that a hook or their client is being asked about: no slot knows them now, and they can be cancelled all the same.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
 
-/// All of them. Bounded by the jobs that may wait for a policy thread.
+/// All of them. Bounded by the jobs that may wait for a policy thread, and by the requests under way.
 #[derive(Debug, Default)]
 pub(super) struct Undecided(Mutex<Vec<Arc<Entry>>>);
 
@@ -14,7 +14,7 @@ struct Entry {
     client: u128,
     /// The client's id, raw.
     id: Bytes,
-    is_cancelled: AtomicBool,
+    cancelled: CancellationToken,
 }
 
 /// A call among them; dropped, it is none any more.
@@ -26,7 +26,7 @@ pub(super) struct Asking {
 
 impl Undecided {
     pub fn enter(self: &Arc<Self>, client: u128, id: Bytes) -> Asking {
-        let entry = Arc::new(Entry { client, id, is_cancelled: AtomicBool::new(false) });
+        let entry = Arc::new(Entry { client, id, cancelled: CancellationToken::new() });
         self.lock().push(entry.clone());
         Asking { among: self.clone(), entry }
     }
@@ -35,7 +35,7 @@ impl Undecided {
     pub fn cancel(&self, client: u128, id: Option<&str>) -> usize {
         let entries = self.lock();
         let meant = entries.iter().filter(|entry| entry.client == client && id.is_none_or(|id| entry.id == id));
-        meant.map(|entry| entry.is_cancelled.store(true, Ordering::Relaxed)).count()
+        meant.map(|entry| entry.cancelled.cancel()).count()
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Entry>>> {
@@ -45,7 +45,11 @@ impl Undecided {
 
 impl Asking {
     pub fn is_cancelled(&self) -> bool {
-        self.entry.is_cancelled.load(Ordering::Relaxed)
+        self.entry.cancelled.is_cancelled()
+    }
+
+    pub async fn cancelled(&self) {
+        self.entry.cancelled.cancelled().await;
     }
 }
 

@@ -102,23 +102,66 @@ async fn capture(
     scratch: &Path,
 ) -> anyhow::Result<(anyhow::Result<Live>, bool)> {
     become_subreaper().context("become the parent of orphaned processes")?;
-    let (mut live, proved) =
-        with_server(config, backend, scratch, 1, backend.deadlines.start, |link| Box::pin(ask(link))).await?;
-    let Ok(known) = &mut live else { return Ok((live, proved)) };
-    if !proved || known.modern_version.is_some() {
-        return Ok((live, proved));
+    let start = backend.deadlines.start;
+    let (legacy, proved) = with_server(config, backend, scratch, 1, start, |link| Box::pin(ask_legacy(link))).await?;
+    if !proved {
+        return Ok((legacy.map_err(Into::into), false));
     }
-    let budget = backend.deadlines.start.min(PROBE_MAX);
-    let (modern, proved) =
-        with_server(config, backend, scratch, 2, budget, |link| Box::pin(async move { Ok(link.discover().await?) }))
-            .await?;
+    let mut live = match legacy {
+        Ok(live) => live,
+        Err(refused) if refused.is_refusal() => {
+            let (modern, proved) =
+                with_server(config, backend, scratch, 2, start, |link| Box::pin(ask_modern(link))).await?;
+            // What it says to those who are not meant is what most readers know.
+            return Ok((modern.map_err(|_| refused.into()), proved));
+        }
+        Err(fault) => return Ok((Err(fault.into()), true)),
+    };
+    let (modern, proved) = with_server(config, backend, scratch, 2, start.min(PROBE_MAX), |link| {
+        Box::pin(async move { Ok(link.discover().await?) })
+    })
+    .await?;
     // Whatever else it said or did not say: it speaks the legacy one alone.
-    known.modern_version = modern.ok().map(|greeting| greeting.protocol_version);
-    Ok((live, proved))
+    live.modern_version = modern.ok().map(|greeting| greeting.protocol_version);
+    Ok((Ok(live), proved))
 }
 
 /// How long a server may think about whether it is modern. One that is answers at once; the time is for its start.
 const PROBE_MAX: Duration = Duration::from_secs(20);
+
+/// Why a server gave no answer, and the last line that it wrote to stderr.
+struct Unanswered {
+    error: anyhow::Error,
+    last_words: Option<String>,
+}
+
+impl Unanswered {
+    /// Whether it does not want to be greeted in the legacy manner: some say so, some end.
+    fn is_refusal(&self) -> bool {
+        matches!(
+            self.error.downcast_ref(),
+            Some(
+                HandshakeError::Initialize(RequestError::Refused { .. } | RequestError::Lost)
+                    | HandshakeError::Version(_)
+            )
+        )
+    }
+}
+
+impl From<anyhow::Error> for Unanswered {
+    fn from(error: anyhow::Error) -> Self {
+        Self { error, last_words: None }
+    }
+}
+
+impl From<Unanswered> for anyhow::Error {
+    fn from(Unanswered { error, last_words }: Unanswered) -> Self {
+        match last_words {
+            Some(line) => anyhow::anyhow!("{error:#}; last line of its stderr: {line}"),
+            None => error,
+        }
+    }
+}
 
 type Asked<'l, T> = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<T>> + 'l>>;
 
@@ -130,7 +173,7 @@ async fn with_server<T>(
     number: u64,
     budget: Duration,
     ask: impl for<'l> FnOnce(&'l Link) -> Asked<'l, T>,
-) -> anyhow::Result<(anyhow::Result<T>, bool)> {
+) -> anyhow::Result<(Result<T, Unanswered>, bool)> {
     let tracker = TaskTracker::new();
     let dir = InstanceDir::create(scratch, "capture", number).context("make a directory for the server")?;
     // Of this capture alone, as an instance's is: whoever has it is ended on Windows.
@@ -153,7 +196,7 @@ async fn with_server<T>(
         Err(NotStarted { error, remains: None }) => return Err(error.into()),
         Err(NotStarted { error, remains: Some(remains) }) => {
             let proved = prove(&remains, backend).await;
-            return Ok((Err(error.into()), proved));
+            return Ok((Err(anyhow::Error::from(error).into()), proved));
         }
     };
     let streams = Streams { stdin: pipes.stdin, stdout: pipes.stdout, stderr: pipes.stderr };
@@ -161,13 +204,7 @@ async fn with_server<T>(
         Link::open(streams, LinkLimits { frame_len_max: config.server.frame_bytes_max }, Arc::new(Nobody), &tracker);
     let asked = tokio::time::timeout(budget, ask(&link)).await;
     let answer = asked.unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within {} s", budget.as_secs())));
-    let answer = answer.map_err(|e| {
-        let tail = link.stderr_tail();
-        match tail.last() {
-            Some(line) => anyhow::anyhow!("{e:#}; last line of its stderr: {line}"),
-            None => e,
-        }
-    });
+    let answer = answer.map_err(|error| Unanswered { error, last_words: link.stderr_tail().pop() });
     let proved = stop(&tree, &link, backend).await;
     if proved && let Err(e) = dir.remove() {
         eprint_line(&format!("lazy-mcp: failed to {e}"));
@@ -175,16 +212,18 @@ async fn with_server<T>(
     Ok((answer, proved))
 }
 
-/// The legacy handshake comes first: what most clients see. A server that refuses it is asked in the modern manner.
-async fn ask(link: &Link) -> anyhow::Result<Live> {
-    let (greeting, modern_version) = match link.handshake("{}").await {
-        Err(HandshakeError::Initialize(RequestError::Refused { .. })) => {
-            let greeting = link.discover().await?;
-            let version = greeting.protocol_version.clone();
-            (greeting, Some(version))
-        }
-        greeted => (greeted?, None),
-    };
+async fn ask_legacy(link: &Link) -> anyhow::Result<Live> {
+    let greeting = link.handshake("{}").await?;
+    lists(link, greeting, None).await
+}
+
+async fn ask_modern(link: &Link) -> anyhow::Result<Live> {
+    let greeting = link.discover().await?;
+    let version = greeting.protocol_version.clone();
+    lists(link, greeting, Some(version)).await
+}
+
+async fn lists(link: &Link, greeting: Greeting, modern_version: Option<String>) -> anyhow::Result<Live> {
     let (has_resources, has_prompts) = (greeting.offers("resources"), greeting.offers("prompts"));
     let mut live = Live {
         modern_version,

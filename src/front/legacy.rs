@@ -73,8 +73,8 @@ pub(super) async fn answer(
             Ok(respond::accepted())
         }
         // Of a question that nobody asks any more it is too late, and harmless.
-        Message::Response { id, .. } => {
-            front.broker.answered(&instance(mounted, &session), body, text, id);
+        Message::Response { id, answer } => {
+            front.broker.answered(&instance(mounted, &session), session.id, body, text, id, answer);
             Ok(respond::accepted())
         }
     }

@@ -255,6 +255,28 @@ impl Link {
         true
     }
 
+    /// The same for a client that answers in another request: `result` is raw.
+    pub fn answer_with(&self, id: u64, result: &str) -> bool {
+        let Some(question) = self.questions().take(id) else { return false };
+        let id = String::from_utf8_lossy(&question.server_id);
+        self.pass_on(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#).as_bytes());
+        true
+    }
+
+    /// The caller of a call has gone to find an answer: what the server says meanwhile is not for it.
+    pub fn park(&self, upstream_id: u64) {
+        if let Some(entry) = self.pending().get_mut(upstream_id) {
+            entry.park();
+        }
+    }
+
+    /// It is back, and wants progress under this token, or none.
+    pub fn resume(&self, upstream_id: u64, token: Option<Bytes>) {
+        if let Some(entry) = self.pending().get_mut(upstream_id) {
+            entry.resume(token);
+        }
+    }
+
     /// The server does not want its question answered any more: whoever has it is told. `false` if none is out.
     pub(super) fn withdraw(&self, notice: Unasked<'_>) -> bool {
         let Some(id) = cancelled_request(notice.params) else { return false };

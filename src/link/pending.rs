@@ -13,6 +13,7 @@ use crate::core::limits::TreeLimit;
 use crate::protocol::answer::Answer;
 use crate::protocol::call::{Progress, same_id};
 use crate::protocol::logging::LogLevel;
+use crate::protocol::raw::members;
 
 /// Who sent a call: the client's session (or request, for clients without one), its own id for the call, raw, and
 /// until when it waits for the answer.
@@ -23,6 +24,34 @@ pub struct Caller {
     pub deadline: Instant,
     /// The least severe log message that it hears; `None`: it hears none.
     pub logs: Option<LogLevel>,
+    pub answers: CanAnswer,
+}
+
+/// What a client can be asked by a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CanAnswer {
+    pub roots: bool,
+    pub sampling: bool,
+    pub elicitation: bool,
+}
+
+impl CanAnswer {
+    /// By the capabilities that it declares, raw.
+    pub fn declared(capabilities: &str) -> Self {
+        let [roots, sampling, elicitation] = members(capabilities, ["roots", "sampling", "elicitation"])
+            .unwrap_or_default()
+            .map(|found| found.is_some());
+        Self { roots, sampling, elicitation }
+    }
+
+    pub fn takes(self, method: &str) -> bool {
+        match method {
+            "roots/list" => self.roots,
+            "sampling/createMessage" => self.sampling,
+            "elicitation/create" => self.elicitation,
+            _ => false,
+        }
+    }
 }
 
 impl Caller {
@@ -67,6 +96,8 @@ pub(super) struct Entry {
     token: Option<Bytes>,
     /// What its caller hears before the answer; `None` once nobody listens.
     notices: Option<Arc<Outbox>>,
+    /// Its caller is answering what the server asked, and hears nothing meanwhile.
+    is_parked: bool,
     /// When the call is cancelled, whoever waits for it or nobody; `None` once it has been.
     deadline: Option<Instant>,
     /// What is held while the call is out; dropped with the entry.
@@ -83,7 +114,7 @@ impl Entry {
     ) -> Self {
         let deadline = caller.as_ref().map(|caller| caller.deadline);
         let notices = caller.is_some().then_some(notices);
-        Self { caller, reply: Some(reply), token, notices, deadline, held }
+        Self { caller, reply: Some(reply), token, notices, is_parked: false, deadline, held }
     }
 
     pub fn into_held(self) -> Box<dyn Any + Send> {
@@ -101,6 +132,17 @@ impl Entry {
             (Some(token), Some(to)) => to.push(progress.with_token(token)),
             _ => false,
         }
+    }
+
+    /// Its caller went away to come back with an answer.
+    pub fn park(&mut self) {
+        self.is_parked = true;
+    }
+
+    /// Its caller is back, and wants progress under another token.
+    pub fn resume(&mut self, token: Option<Bytes>) {
+        self.is_parked = false;
+        self.token = token;
     }
 
     /// Nobody waits any more. The entry stays until the server answers, so that what it holds is held that long.
@@ -141,6 +183,10 @@ impl Pending {
 
     pub fn get(&self, id: u64) -> Option<&Entry> {
         self.entries.get(&id)
+    }
+
+    pub fn get_mut(&mut self, id: u64) -> Option<&mut Entry> {
+        self.entries.get_mut(&id)
     }
 
     pub fn len(&self) -> usize {
@@ -185,10 +231,11 @@ impl Pending {
         ids
     }
 
-    /// What the caller of the newest call hears whose caller is meant, of those that somebody still waits for.
+    /// What the caller of the newest call hears whose caller is meant, of those that somebody listens to.
     pub fn newest(&self, is_meant: impl Fn(&Caller) -> bool) -> Option<Arc<Outbox>> {
         let heard = self.entries.iter().filter_map(|(id, entry)| {
-            let notices = entry.notices.as_ref().filter(|_| entry.caller.as_ref().is_some_and(&is_meant))?;
+            let notices =
+                entry.notices.as_ref().filter(|_| !entry.is_parked && entry.caller.as_ref().is_some_and(&is_meant))?;
             Some((id, notices))
         });
         heard.max_by_key(|(id, _)| **id).map(|(_, notices)| notices.clone())
@@ -218,7 +265,8 @@ mod tests {
 
     fn entry(deadline: Instant) -> (Entry, oneshot::Receiver<Outcome>) {
         let (reply, outcome) = oneshot::channel();
-        let caller = Caller { client: 1, id: Bytes::from_static(b"7"), deadline, logs: None };
+        let caller =
+            Caller { client: 1, id: Bytes::from_static(b"7"), deadline, logs: None, answers: CanAnswer::default() };
         (Entry::new(Some(caller), reply, None, Arc::default(), Box::new(())), outcome)
     }
 

@@ -15,6 +15,11 @@ const OUT_MAX: usize = 64;
 /// server, is nobody's.
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
 
+/// An id under which a client is asked something.
+pub fn fresh_question_id() -> u64 {
+    LAST_ID.fetch_add(1, Ordering::Relaxed) + 1
+}
+
 /// A question that is out.
 #[derive(Debug)]
 pub(super) struct Question {
@@ -33,7 +38,7 @@ impl Questions {
         if self.0.len() >= OUT_MAX {
             return None;
         }
-        let id = LAST_ID.fetch_add(1, Ordering::Relaxed) + 1;
+        let id = fresh_question_id();
         self.0.insert(id, Question { server_id, to });
         Some(id)
     }

@@ -1,5 +1,6 @@
 //! A request on its way to a server, and the answer on its way back: spans found once, spliced once.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -22,6 +23,9 @@ pub struct CallRequest {
     /// The same of metadata.
     meta: Option<Range<usize>>,
     token: Option<Range<usize>>,
+    /// What a request that is asked again brings along: the state, decoded, and the answers.
+    state: Option<String>,
+    input_responses: Option<Range<usize>>,
     pub subject: Subject,
 }
 
@@ -30,14 +34,16 @@ impl CallRequest {
     pub fn parse(body: &Bytes, text: &str, id: &str, method: &str, params: Option<&str>) -> Result<Self, RpcError> {
         let malformed = |e| RpcError::invalid_params(format!("`params` of {method}: {e}"));
         let object = params.filter(|params| params.starts_with('{'));
-        let [about, arguments, meta] = match (object, Subject::key(method)) {
+        let [about, arguments, meta, state, responses] = match (object, Subject::key(method)) {
             // Read once: arguments may be long.
-            (Some(params), Some(key)) => members(params, [key, "arguments", "_meta"]).map_err(malformed)?,
-            (Some(params), None) => [None, None, members(params, ["_meta"]).map_err(malformed)?[0]],
+            (Some(params), Some(key)) => {
+                members(params, [key, "arguments", "_meta", "requestState", "inputResponses"]).map_err(malformed)?
+            }
+            (Some(params), None) => [None, None, members(params, ["_meta"]).map_err(malformed)?[0], None, None],
             (None, Some(key)) => {
                 return Err(RpcError::invalid_params(format!("{method} needs `params` with a `{key}`")));
             }
-            (None, None) => [None; 3],
+            (None, None) => [None; 5],
         };
         let subject = Subject::new(method, about)?;
         // The arguments of others are nothing that policies have rules for.
@@ -62,6 +68,8 @@ impl CallRequest {
             arguments: arguments.map(|arguments| span(text, arguments)),
             meta: meta.map(|meta| span(text, meta)),
             token: token.map(|token| span(text, token)),
+            state: state.and_then(raw::string).map(Cow::into_owned),
+            input_responses: responses.map(|responses| span(text, responses)),
             subject,
         })
     }
@@ -104,6 +112,22 @@ impl CallRequest {
     /// The raw arguments object, if there is one.
     pub fn arguments(&self) -> Option<&str> {
         self.arguments.clone().map(|arguments| self.text(arguments)).filter(|arguments| *arguments != "null")
+    }
+
+    /// What a modern client declares with the request, raw.
+    pub fn capabilities(&self) -> Option<&str> {
+        let [capabilities] = members(self.meta()?, [meta::CLIENT_CAPABILITIES]).ok()?;
+        capabilities
+    }
+
+    /// The state that a result gave the client, if the request follows one.
+    pub fn state(&self) -> Option<&str> {
+        self.state.as_deref()
+    }
+
+    /// The raw answers to what that result asked.
+    pub fn input_responses(&self) -> Option<&str> {
+        self.input_responses.clone().map(|responses| self.text(responses))
     }
 
     /// The raw metadata object, if there is one.

@@ -2,10 +2,11 @@
 """Runs MCP's conformance suite against the project's server alone and against the broker in front of it.
 
     LAZY_MCP_BINARY=target/debug/lazy-mcp LAZY_MCP_TEST_DEPS=$PWD/tests/.deps \\
-        python3 tests/conformance/run.py [direct] [broker] [--revision 2026-07-28] [--keep FOLDER]
+        python3 tests/conformance/run.py [direct] [broker] [across] [--revision 2026-07-28] [--keep FOLDER]
 
-`direct` must pass everything: it tells a fault of the server from one of the broker. `broker` is compared with
-`baseline-REVISION.yml`: a failure that is not there ends the run with 1, and so does an entry that does not fail any
+`direct` must pass everything: it tells a fault of the server from one of the broker. `broker` has a server behind it
+that speaks the client's era, `across` one that speaks the other alone. They are compared with
+`baseline-REVISION.yml` and `baseline-across-REVISION.yml`: a failure that is not there ends the run with 1, and so does an entry that does not fail any
 more. All scenarios count that the suite runs, scored or not, but those of the tasks extension.
 """
 
@@ -17,10 +18,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from suite import REVISIONS, Findings, Suite, baseline
-from under_test import Behind, Direct
+from under_test import Across, Behind, Direct
 
 HERE = Path(__file__).resolve().parent
-MODES = {"direct": Direct, "broker": Behind}
+MODES = {"direct": Direct, "broker": Behind, "across": Across}
+BASELINES = {"broker": "baseline", "across": "baseline-across"}
 
 
 def judge(mode: str, findings: Findings, expected: dict[str, str]) -> int:
@@ -39,7 +41,7 @@ def judge(mode: str, findings: Findings, expected: dict[str, str]) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="MCP's conformance suite against the server alone and the broker.")
-    parser.add_argument("modes", nargs="*", metavar="MODE", help="direct, broker; both without any")
+    parser.add_argument("modes", nargs="*", metavar="MODE", help="direct, broker, across; all without any")
     parser.add_argument("--revision", action="append", choices=REVISIONS, help="only this one")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep what the suite says about each scenario there")
     args = parser.parse_args()
@@ -47,7 +49,10 @@ def main() -> int:
         parser.error(f"no such mode: {unknown[0]}")
     revisions = args.revision or REVISIONS
     # Read first: a fault in them is to be told before anything runs.
-    expected = {revision: baseline(HERE / f"baseline-{revision}.yml") for revision in revisions}
+    expected = {
+        (mode, revision): baseline(HERE / f"{name}-{revision}.yml")
+        for mode, name in BASELINES.items() for revision in revisions
+    }
     suite = Suite(Path(os.environ["LAZY_MCP_TEST_DEPS"]))
     suite.install()
     good, surprises = 0, 0
@@ -58,7 +63,7 @@ def main() -> int:
                 for revision in revisions:
                     findings = suite.run(revision, place.url(revision), results / mode / revision)
                     good += findings.passed
-                    surprises += judge(mode, findings, expected[revision] if mode == "broker" else {})
+                    surprises += judge(mode, findings, expected.get((mode, revision), {}))
     print(f"conformance: {good} passed, {surprises} failed")
     return 1 if surprises else 0
 

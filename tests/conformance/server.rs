@@ -23,6 +23,7 @@ mod sealed;
 mod stdio;
 mod tools;
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -51,9 +52,18 @@ struct Args {
     /// Serves Streamable HTTP at this loopback address, under /mcp; the first line of stdout has the URL.
     #[arg(long)]
     http: Option<SocketAddr>,
+    /// Over stdio: speaks in one manner alone, as most servers do.
+    #[arg(long)]
+    only: Option<Manner>,
     /// Ends after this long: a failed test leaves nothing for good.
     #[arg(long, default_value_t = 600)]
     lifetime_seconds: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Manner {
+    Legacy,
+    Modern,
 }
 
 /// How long clients may keep a list. Milliseconds.
@@ -61,6 +71,7 @@ const LIST_TTL_MS: u64 = 60_000;
 
 /// One client's view: a session, one modern request, or all that stdin says.
 struct Server {
+    only: Option<Manner>,
     news: Arc<News>,
     threshold: Threshold,
     /// Of subscriptions that are about to be acknowledged, in the order of their requests.
@@ -92,13 +103,13 @@ async fn serve(args: &Args) -> anyhow::Result<()> {
     let news = Arc::new(News::default());
     match args.http {
         Some(address) => http::serve(address, news).await,
-        None => stdio::serve(news).await,
+        None => stdio::serve(news, args.only).await,
     }
 }
 
 impl Server {
     fn new(news: Arc<News>, gone: CancellationToken) -> Self {
-        Self { news, threshold: Threshold::default(), expectant: Mutex::default(), gone }
+        Self { only: None, news, threshold: Threshold::default(), expectant: Mutex::default(), gone }
     }
 
     /// What `work` comes to, if there is somebody to tell it to.
@@ -119,6 +130,16 @@ fn is_modern(context: &Context) -> bool {
 }
 
 impl ServerHandler for Server {
+    fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
+        const MODERN: ProtocolVersion = ProtocolVersion::V_2026_07_28;
+        let all = ProtocolVersion::KNOWN_VERSIONS.iter();
+        match self.only {
+            None => Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS),
+            Some(Manner::Legacy) => all.filter(|version| **version < MODERN).cloned().collect(),
+            Some(Manner::Modern) => all.filter(|version| **version >= MODERN).cloned().collect(),
+        }
+    }
+
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder()
             .enable_completions()

@@ -10,14 +10,15 @@ use rmcp::service::ServerInitializeError;
 use tokio::io::{AsyncRead, ReadBuf, Stdin};
 use tokio_util::sync::CancellationToken;
 
-use crate::Server;
 use crate::news::News;
+use crate::{Manner, Server};
 
 /// Serves until stdin ends.
-pub async fn serve(news: Arc<News>) -> anyhow::Result<()> {
+pub async fn serve(news: Arc<News>, only: Option<Manner>) -> anyhow::Result<()> {
     let gone = CancellationToken::new();
     let input = Input { stdin: tokio::io::stdin(), gone: gone.clone() };
-    match Server::new(news, gone).serve((input, tokio::io::stdout())).await {
+    let server = Server { only, ..Server::new(news, gone) };
+    match server.serve((input, tokio::io::stdout())).await {
         Ok(running) => drop(running.waiting().await?),
         // Somebody who only wanted to know which revisions there are, or nothing at all.
         Err(ServerInitializeError::ConnectionClosed(_)) => {}

@@ -6,6 +6,7 @@ import secrets
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "e2e"))
@@ -14,18 +15,16 @@ from broker import BINARY, Broker  # noqa: E402
 from processes import owned, wait_until_none  # noqa: E402
 
 SERVER = Path(os.environ.get("LAZY_MCP_CONFORMANCE", BINARY.with_name("conformance-mcp")))
-BACKEND = "conformance"
-IDLE_SECONDS = 5
 GONE_WITHIN = 5
 
-POLICY = f"""
-return broker.backend {{
+POLICY = """
+return broker.backend {
   api = 1,
   scope = "session",
-  idle_timeout_seconds = {IDLE_SECONDS},
+  idle_timeout_seconds = %d,
   max_concurrency = 16,
-  on_cancel = {{ action = "keep" }},
-}}
+  on_cancel = { action = "keep" },
+}
 """
 
 
@@ -74,16 +73,22 @@ class Direct(Folder):
 class Behind(Folder):
     """The broker, with the server behind it over stdio: an instance for each session, or for a key in the URL."""
 
+    BACKENDS = {"both": []}
+    IDLE_SECONDS = 5
+
     def __enter__(self) -> "Behind":
         self.config = self.root / "broker.toml"
         self.settings = {"server": {"listen": "127.0.0.1:0"}}
-        (self.root / "conformance.lua").write_text(POLICY)
+        (self.root / "conformance.lua").write_text(POLICY % self.IDLE_SECONDS)
         self.write()
         # The capture is the test's review: everything that the server offers is enabled.
-        command = [BINARY, "--config", self.config, "catalog", "capture", BACKEND]
-        captured = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
-        if captured.returncode != 0:
-            raise AssertionError(f"no catalog: exit code {captured.returncode}\n{captured.stderr}")
+        for backend in self.BACKENDS:
+            command = [BINARY, "--config", self.config, "catalog", "capture", backend]
+            captured = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+            )
+            if captured.returncode != 0:
+                raise AssertionError(f"no catalog: exit code {captured.returncode}\n{captured.stderr}")
         self.broker = Broker(self)
         return self
 
@@ -92,17 +97,22 @@ class Behind(Folder):
             "listen": self.settings["server"]["listen"], "state": str(self.root / "state"), "server": str(SERVER),
             "folder": str(self.root),
         }.items()}
-        self.config.write_text(
-            f"[server]\nlisten = {quoted['listen']}\nstate_dir = {quoted['state']}\n"
-            f"[backends.{BACKEND}]\ncommand = {quoted['server']}\n"
+        backends = "".join(
+            f"[backends.{name}]\ncommand = {quoted['server']}\nargs = {json.dumps(args)}\n"
             'package = { name = "conformance-mcp", version = "1.0.0" }\n'
-            f'catalog = "conformance.json"\npolicy = "conformance.lua"\nenv = {{ LAZY_MCP_TEST_FOLDER = {quoted["folder"]} }}\n'
+            f'catalog = "{name}.json"\npolicy = "conformance.lua"\nenv = {{ LAZY_MCP_TEST_FOLDER = {quoted["folder"]} }}\n'
+            for name, args in self.BACKENDS.items()
         )
+        server = f"[server]\nlisten = {quoted['listen']}\nstate_dir = {quoted['state']}\n"
+        self.config.write_text(server + backends)
+
+    def backend(self, revision: str) -> str:
+        return "both"
 
     def url(self, revision: str) -> str:
         """A legacy client has its session; one of 2026-07-28 has none, so its key is in the URL."""
         scope = f"/s/{secrets.token_hex(8)}" if revision >= "2026" else ""
-        return f"{self.broker.url}/{BACKEND}{scope}/mcp"
+        return f"{self.broker.url}/{self.backend(revision)}{scope}/mcp"
 
     def __exit__(self, *exception: object) -> None:
         self.broker.__exit__(*exception)
@@ -110,3 +120,39 @@ class Behind(Folder):
         super().__exit__(*exception)
         if code != 0:
             raise AssertionError(f"the broker ended with {code}")
+
+
+class Across(Behind):
+    """The same with a server that speaks the other era than the client, and that one alone."""
+
+    BACKENDS = {"legacy": ["--only", "legacy"], "modern": ["--only", "modern"]}
+    # A legacy server is told once what its client can be asked, and by which request it was started decides that.
+    IDLE_SECONDS = 300
+
+    def backend(self, revision: str) -> str:
+        return "legacy" if revision >= "2026" else "modern"
+
+    def url(self, revision: str) -> str:
+        url = super().url(revision)
+        if revision >= "2026":
+            self.start(url)
+        return url
+
+    @staticmethod
+    def start(url: str) -> None:
+        """The first call, of a client that can be asked everything."""
+        meta = {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {"roots": {}, "sampling": {}, "elicitation": {"form": {}}},
+        }
+        call = {
+            "jsonrpc": "2.0", "id": 1, "method": "tools/call",
+            "params": {"name": "test_simple_text", "arguments": {}, "_meta": meta},
+        }
+        request = urllib.request.Request(url, json.dumps(call).encode(), {
+            "content-type": "application/json", "accept": "application/json, text/event-stream",
+            "mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "test_simple_text",
+        })
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            if "result" not in json.load(answer):
+                raise AssertionError("the first call failed")

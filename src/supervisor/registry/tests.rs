@@ -9,7 +9,7 @@ use super::*;
 use crate::core::digest::Digest;
 use crate::core::generation::Mint;
 use crate::core::lifecycle::{Effect, Limits, OverdueRule, Report};
-use crate::link::{Caller, LinkLimits};
+use crate::link::{Caller, CanAnswer, LinkLimits};
 use crate::supervisor::driver::Order;
 use crate::supervisor::{Acquired, Ended, NoAudience, NotPublished, ScopeKey, Succession};
 use crate::{catalog, config};
@@ -129,7 +129,7 @@ fn limits_of_a_slot() -> Limits {
 
 fn acquire(slot: &Arc<Slot>) -> Acquired {
     let deadline = Instant::now() + LONG;
-    slot.acquire(Caller { client: 1, id: "1".into(), deadline, logs: None }, deadline)
+    slot.acquire(Caller { client: 1, id: "1".into(), deadline, logs: None, answers: CanAnswer::default() }, deadline)
 }
 
 #[test]

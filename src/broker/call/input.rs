@@ -1,0 +1,239 @@
+//! What a server wants to know of a client in the middle of a call, where the two speak of that in different manners
+//! (2025-11-25, `client`; 2026-07-28, `basic/patterns/mrtr`).
+//!
+//! Where they speak alike, nothing is done here: a question is a message like others, and a result that asks is a result.
+//! A legacy server that asks a modern client ends the client's request with `input_required`, and the call waits among
+//! `parked.rs`. A modern server that asks a legacy client gets its answers by a second request of the same call, which
+//! the client does not see.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::{Call, Ended, Phase, Reply};
+use crate::broker::awaited::{Expected, Given};
+use crate::broker::undecided::Asking;
+use crate::link::{Outbox, Outcome};
+use crate::protocol::call::{CallRequest, parse_text};
+use crate::protocol::envelope::Message;
+use crate::protocol::error::{INTERNAL_ERROR, RpcError};
+use crate::protocol::raw::{entries, members, string};
+use crate::protocol::version::Era;
+
+/// Rounds of questions that one call may take: a server that asks for ever is no use to anybody.
+const ROUNDS_MAX: u32 = 16;
+
+/// Questions of a result, on their way to a legacy client and back.
+#[derive(Debug)]
+pub(super) struct Round {
+    expected: Expected,
+    /// The server's names for its questions, in the order of `expected`.
+    keys: Vec<String>,
+    given: BTreeMap<usize, String>,
+    /// The server's own state, raw.
+    state: Option<String>,
+    /// What the client hears before and with the questions.
+    to_send: VecDeque<Bytes>,
+    /// No slot knows the call now, and it can be cancelled all the same.
+    asking: Asking,
+}
+
+/// What a round comes to next.
+pub(super) enum Step {
+    Send(Bytes),
+    Answered(usize, Given),
+    Cancelled,
+}
+
+impl Round {
+    /// Cancel safe: everything is kept.
+    pub async fn next(&mut self) -> Step {
+        if let Some(message) = self.to_send.pop_front() {
+            return Step::Send(message);
+        }
+        tokio::select! {
+            biased;
+            () = self.asking.cancelled() => Step::Cancelled,
+            (place, given) = self.expected.next() => Step::Answered(place, given),
+        }
+    }
+}
+
+impl Call {
+    /// Of a modern server's result for a legacy client: what it asks, if it asks.
+    pub(super) fn round_of(&self, outcome: &Outcome, notices: &Outbox) -> Option<Round> {
+        let Outcome::Answered(answer) = outcome else { return None };
+        let recipient = self.client.recipient.as_ref()?;
+        if answer.is_error || self.passage().server == Era::Legacy {
+            return None;
+        }
+        let [kind, requests, state] =
+            members(answer.payload(), ["resultType", "inputRequests", "requestState"]).ok()?;
+        if kind.and_then(string).as_deref() != Some("input_required") {
+            return None;
+        }
+        let questions = requests.map(entries).transpose().ok()?.unwrap_or_default();
+        let expected = self.common.awaited.expect(recipient.session(), questions.len());
+        let mut to_send: VecDeque<Bytes> = std::iter::from_fn(|| notices.take()).collect();
+        for (id, (_, question)) in expected.ids.iter().zip(&questions) {
+            // The method and the params of the question, and whatever else it has.
+            let rest = question.trim_start().strip_prefix('{').unwrap_or("}");
+            to_send.push_back(format!(r#"{{"jsonrpc":"2.0","id":{id},{rest}"#).into());
+        }
+        Some(Round {
+            expected,
+            keys: questions.into_iter().map(|(key, _)| key.into_owned()).collect(),
+            given: BTreeMap::new(),
+            state: state.map(str::to_owned),
+            to_send,
+            asking: self.common.undecided.enter(self.client.key, self.request.id()),
+        })
+    }
+
+    /// Begins a round, or ends the call because there were too many.
+    pub(super) fn ask(&mut self, round: Round) {
+        self.rounds += 1;
+        if self.rounds > ROUNDS_MAX {
+            let error = RpcError::invalid_request("the server asked too often and the call was given up");
+            self.phase = Phase::ended(Reply::Error(error));
+            return;
+        }
+        // A result may ask nothing and only want to be asked anew.
+        match round.keys.is_empty() {
+            true => self.ask_anew(&round),
+            false => self.phase = Phase::Asking(Box::new(round)),
+        }
+    }
+
+    /// An answer of the client has come.
+    pub(super) fn take_answer(&mut self, place: usize, given: Given) {
+        let Phase::Asking(round) = &mut self.phase else { return };
+        match given {
+            Ok(result) => {
+                round.given.insert(place, result);
+            }
+            Err(error) => {
+                let [code, message] = members(&error, ["code", "message"]).unwrap_or_default();
+                let message = message.and_then(string).unwrap_or_default();
+                let code = code.and_then(|code| code.parse().ok()).unwrap_or(INTERNAL_ERROR);
+                let error = RpcError::new(code, format!("the client did not answer what the server asked: {message}"));
+                self.phase = Phase::ended(Reply::Error(error));
+                return;
+            }
+        }
+        if round.given.len() < round.keys.len() {
+            return;
+        }
+        let nothing = Phase::Ending { notices: None, ended: Ended::Told };
+        if let Phase::Asking(round) = std::mem::replace(&mut self.phase, nothing) {
+            self.ask_anew(&round);
+        }
+    }
+
+    /// The same request with what the client said: a new request of its own, not the old one written again.
+    fn ask_anew(&mut self, round: &Round) {
+        let mut extra = Vec::new();
+        if !round.keys.is_empty() {
+            let answers: Vec<String> =
+                round.given.iter().map(|(at, answer)| format!("{}:{answer}", Value::from(&*round.keys[*at]))).collect();
+            extra.push(format!(r#""inputResponses":{{{}}}"#, answers.join(",")));
+        }
+        extra.extend(round.state.as_ref().map(|state| format!(r#""requestState":{state}"#)));
+        self.extra = extra.join(",");
+        let supervisor = self.common.supervisor.clone();
+        self.phase = self.enter(&supervisor);
+    }
+
+    /// Whether a message is a question of a legacy server to a modern client, which is noted then: the client's request
+    /// has to end with it.
+    pub(super) fn notes_question(&mut self, message: &[u8]) -> bool {
+        let question = (self.client.era == Era::Modern).then(|| read(message)).flatten();
+        let is_question = question.is_some();
+        self.questions.extend(question);
+        is_question
+    }
+
+    /// Ends the client's request with all that is asked now; the call waits for its next one.
+    pub(super) fn park(&mut self) -> Reply {
+        if let Phase::Running { link, call, .. } = &self.phase {
+            link.park(call.upstream_id);
+            let notices = call.notices.clone();
+            while let Some(next) = notices.take() {
+                // Words between questions have no stream any more; what they were about is in the result.
+                if let Some(next) = self.ruled(next) {
+                    self.notes_question(&next);
+                }
+            }
+        }
+        let id = self.request.id();
+        let asked: Vec<String> =
+            self.questions.iter().map(|question| format!(r#""{}":{}"#, question.id, question.shown)).collect();
+        let parked = self.moved_out();
+        match self.common.parked.park(parked) {
+            Some(state) => {
+                let message = format!(
+                    r#"{{"jsonrpc":"2.0","id":{},"result":{{"resultType":"input_required","inputRequests":{{{}}},"requestState":"{state}"}}}}"#,
+                    String::from_utf8_lossy(&id),
+                    asked.join(",")
+                );
+                Reply::Answer { message: message.into(), error: None }
+            }
+            None => Reply::Error(RpcError::new(
+                INTERNAL_ERROR,
+                "too many calls wait for answers of their clients; call again later",
+            )),
+        }
+    }
+
+    /// This call, to be gone on with by another request; what stays has ended.
+    fn moved_out(&mut self) -> Self {
+        let ended = Phase::Ending { notices: None, ended: Ended::Told };
+        Self {
+            common: self.common.clone(),
+            backend: self.backend.clone(),
+            client: self.client.clone(),
+            request: self.request.clone(),
+            arguments: self.arguments.take(),
+            plan: self.plan.clone(),
+            output: self.output.clone(),
+            reach: self.reach,
+            arrived: self.arrived,
+            deadline: self.deadline,
+            timer: None,
+            extra: String::new(),
+            rounds: self.rounds,
+            questions: std::mem::take(&mut self.questions),
+            phase: std::mem::replace(&mut self.phase, ended),
+        }
+    }
+
+    /// The client has come back with `request`, to this very call. What it does not answer is asked again.
+    pub(in crate::broker) fn resume(mut self, request: CallRequest) -> Self {
+        if let Phase::Running { link, call, .. } = &self.phase {
+            link.resume(call.upstream_id, request.token());
+            let answers = request.input_responses().and_then(|raw| entries(raw).ok()).unwrap_or_default();
+            self.questions.retain(|question| {
+                let key = question.id.to_string();
+                let answer = answers.iter().find(|(known, _)| *known == key);
+                answer.is_none_or(|(_, answer)| !link.answer_with(question.id, answer))
+            });
+        }
+        self.request = request;
+        self
+    }
+}
+
+/// A question of a legacy server.
+#[derive(Clone, Debug)]
+pub(super) struct Question {
+    id: u64,
+    /// Method and params, as an input request has them.
+    shown: String,
+}
+
+fn read(message: &[u8]) -> Option<Question> {
+    let (_, Message::Request { id, method, params }) = parse_text(message).ok()? else { return None };
+    let params = params.map(|params| format!(r#","params":{params}"#)).unwrap_or_default();
+    Some(Question { id: id.parse().ok()?, shown: format!(r#"{{"method":{}{params}}}"#, Value::from(&*method)) })
+}
