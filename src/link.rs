@@ -22,5 +22,5 @@ pub use conversation::{InFlight, Link, LinkLimits, NotSent, OWN_IDS, Streams};
 pub use handshake::{Greeting, HandshakeError, RequestError};
 pub use listener::{Listener, Nobody, Unasked};
 pub use outbox::Outbox;
-pub use pending::{Caller, CanAnswer, Loss, Outcome};
+pub use pending::{Caller, CanAnswer, Extension, Loss, Outcome};
 pub use questions::fresh_question_id;

@@ -332,3 +332,25 @@ fn a_short_stop_is_proved_and_no_false_alarm() {
     assert!(!broker.log().contains("could not be proved"), "{}", broker.log());
     broker.finish();
 }
+
+#[test]
+fn progress_extends_a_call_up_to_a_ceiling() {
+    let policy = r#"tools = { settings = { sleep = { deadline_seconds = 1, progress_extends_to_seconds = 3 } } },
+        on_cancel = { action = "recycle", grace_seconds = 0.1 },"#;
+    let broker = start(Backend::session("fixture").call_seconds(5).policy(policy));
+    let ended = |ms: u64, progress: u64| {
+        let session = Session::new(&broker, "fixture");
+        session.call("echo", &json!({"text": "started"}));
+        let arguments = json!({"ms": ms, "progress": progress});
+        let params = json!({"name": "sleep", "arguments": arguments, "_meta": {"progressToken": 1}});
+        let begun = Instant::now();
+        let refusal = session.send("tools/call", &params).refusal().to_owned();
+        (refusal, begun.elapsed())
+    };
+    assert_eq!(ended(2000, 7).0, "", "each report gives it a second more");
+    assert_eq!(ended(2000, 0).0, "call_timeout", "a silent call has its deadline");
+    let (code, took) = ended(20_000, 79);
+    assert_eq!(code, "call_timeout", "no report goes beyond the ceiling");
+    assert!(took >= Duration::from_secs(3), "it had the whole of it: {took:?}");
+    broker.finish();
+}

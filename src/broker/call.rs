@@ -19,7 +19,7 @@ use super::{Broker, Common, Recipient};
 use crate::core::diagnostic::suggestion;
 use crate::core::generation::Generation;
 use crate::events::What;
-use crate::link::{Caller, CanAnswer, InFlight, Link, Loss, NotSent, Outbox, Outcome};
+use crate::link::{Caller, CanAnswer, Extension, InFlight, Link, Loss, NotSent, Outbox, Outcome};
 use crate::policy::{CallVerdict, DriftRule, Judged, ToolPlan};
 use crate::protocol::answer::{Answer, Passage};
 use crate::protocol::call::{CallRequest, Crossing, Outbound, Subject, modern_metadata};
@@ -311,7 +311,7 @@ impl Call {
                     }
                 }
                 Phase::Running { .. } if !self.questions.is_empty() => return CallEvent::Ended(self.park()),
-                Phase::Running { call, .. } => {
+                Phase::Running { link, call, .. } => {
                     tokio::select! {
                         // Notices first, since they were sent before the answer. All are kept in `self`.
                         biased;
@@ -335,6 +335,8 @@ impl Call {
                             }
                         }
                         () = quiet(&mut self.timer, Some(self.deadline)) => {
+                            // Its progress may have moved it.
+                            self.deadline = link.deadline(call.upstream_id).unwrap_or(self.deadline);
                             if Instant::now() < self.deadline {
                                 return CallEvent::Quiet;
                             }
@@ -457,7 +459,12 @@ impl Call {
                 self.request.capabilities().map(CanAnswer::declared).unwrap_or_default(),
             ),
         };
-        Caller { client: self.client.key, id: self.request.id(), deadline: self.deadline, logs, answers }
+        // The allowance is what the call has, whoever gave it: the settings, a hook, or the configuration.
+        let extension = self.plan.progress_ceiling.map(|ceiling| Extension {
+            by: self.deadline.saturating_duration_since(self.arrived),
+            until: self.arrived + ceiling.min(self.backend.call_max()),
+        });
+        Caller { client: self.client.key, id: self.request.id(), deadline: self.deadline, logs, answers, extension }
     }
 
     fn acquired(&mut self, acquired: Acquired, sends_left: usize) -> Option<Phase> {

@@ -199,6 +199,11 @@ impl Link {
         self.pending().abandon(upstream_id);
     }
 
+    /// When a call is due, which its progress may have moved; `None` if it is not out or was given up.
+    pub fn deadline(&self, upstream_id: u64) -> Option<Instant> {
+        self.pending().deadline(upstream_id)
+    }
+
     /// Calls whose deadline has come, and when to look again.
     pub fn overdue(&self, now: Instant) -> (Vec<u64>, Option<Instant>) {
         self.pending().overdue(now)

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -25,6 +25,14 @@ pub struct Caller {
     /// The least severe log message that it hears; `None`: it hears none.
     pub logs: Option<LogLevel>,
     pub answers: CanAnswer,
+    pub extension: Option<Extension>,
+}
+
+/// What a report of progress does to a deadline: from then on so much, but not beyond `until`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extension {
+    pub by: Duration,
+    pub until: Instant,
 }
 
 /// What a client can be asked by a server.
@@ -126,8 +134,13 @@ impl Entry {
         self.reply.take().is_some_and(|reply| reply.send(outcome).is_ok())
     }
 
-    /// Hands progress to the caller; `false` if it does not want it or does not keep up.
-    pub fn progress(&self, progress: &Progress) -> bool {
+    /// Hands progress to the caller; `false` if it does not want it or does not keep up. The call may take longer for
+    /// it, if its caller lets it.
+    pub fn progress(&mut self, progress: &Progress) -> bool {
+        let extension = self.caller.as_ref().and_then(|caller| caller.extension);
+        if let (Some(Extension { by, until }), Some(deadline)) = (extension, &mut self.deadline) {
+            *deadline = (*deadline).max((Instant::now() + by).min(until));
+        }
         match (&self.token, &self.notices) {
             (Some(token), Some(to)) => to.push(progress.with_token(token)),
             _ => false,
@@ -177,12 +190,13 @@ impl Pending {
         is_earlier
     }
 
-    pub fn remove(&mut self, id: u64) -> Option<Entry> {
-        self.entries.remove(&id)
+    /// When the call is due; `None` if it is not out or was given up.
+    pub fn deadline(&self, id: u64) -> Option<Instant> {
+        self.entries.get(&id)?.deadline
     }
 
-    pub fn get(&self, id: u64) -> Option<&Entry> {
-        self.entries.get(&id)
+    pub fn remove(&mut self, id: u64) -> Option<Entry> {
+        self.entries.remove(&id)
     }
 
     pub fn get_mut(&mut self, id: u64) -> Option<&mut Entry> {
@@ -259,14 +273,18 @@ impl Pending {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn entry(deadline: Instant) -> (Entry, oneshot::Receiver<Outcome>) {
         let (reply, outcome) = oneshot::channel();
-        let caller =
-            Caller { client: 1, id: Bytes::from_static(b"7"), deadline, logs: None, answers: CanAnswer::default() };
+        let caller = Caller {
+            client: 1,
+            id: Bytes::from_static(b"7"),
+            deadline,
+            logs: None,
+            answers: CanAnswer::default(),
+            extension: None,
+        };
         (Entry::new(Some(caller), reply, None, Arc::default(), Box::new(())), outcome)
     }
 

@@ -50,7 +50,8 @@ fn take(link: &Link, line: &Bytes) {
                 count(&counts.progress_dropped);
                 return;
             };
-            let is_delivered = link.pending().get(progress.upstream_id).is_some_and(|entry| entry.progress(&progress));
+            let is_delivered =
+                link.pending().get_mut(progress.upstream_id).is_some_and(|entry| entry.progress(&progress));
             if !is_delivered {
                 count(&counts.progress_dropped);
             }

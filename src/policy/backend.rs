@@ -132,11 +132,12 @@ impl Default for DriftRule {
 fn settings_of_tools(fields: &mut Fields<'_>, settings: &mut Vec<ToolSettings>) {
     fields.entries("settings", |name, entry| {
         let deadline = entry.seconds("deadline_seconds", 0.1..=DAY_SECONDS);
+        let progress_ceiling = entry.seconds("progress_extends_to_seconds", 0.1..=DAY_SECONDS);
         let arguments = entry.table("arguments", arguments).unwrap_or_default();
         let mut place = entry.own_place();
         place.name = "tools.settings".to_owned();
         if let Some(tools) = mention(entry, place, name) {
-            settings.push(ToolSettings { tools, deadline, arguments });
+            settings.push(ToolSettings { tools, deadline, progress_ceiling, arguments });
         }
     });
 }

@@ -81,6 +81,8 @@ pub struct ToolPlan {
     /// From the arrival of the call to its answer, time in the queue and of a start included; `None` leaves it to the
     /// configuration.
     pub deadline: Option<Duration>,
+    /// Each report of progress gives the call its deadline anew, up to this from its arrival; `None`: none does.
+    pub progress_ceiling: Option<Duration>,
     pub arguments: ArgumentRules,
     pub results: ResultRules,
     /// Asked before a call is sent. A tool without one costs no Lua.
@@ -101,6 +103,7 @@ pub(super) struct ToolRules {
 pub(super) struct ToolSettings {
     pub tools: Mention,
     pub deadline: Option<Duration>,
+    pub progress_ceiling: Option<Duration>,
     pub arguments: ArgumentRules,
 }
 
@@ -162,6 +165,7 @@ impl Policy {
         let hook = |kind| Hooks::find(self.hooks.as_ref()?, kind, tool);
         let mut plan = ToolPlan {
             deadline: None,
+            progress_ceiling: None,
             arguments: ArgumentRules::default(),
             results: self.rules_for(tool),
             on_call: hook(Kind::OnCall),
@@ -169,6 +173,7 @@ impl Policy {
         };
         for settings in self.tools.settings.iter().filter(|settings| settings.tools.pattern.matches(tool)) {
             plan.deadline = settings.deadline.or(plan.deadline);
+            plan.progress_ceiling = settings.progress_ceiling.or(plan.progress_ceiling);
             plan.arguments = plan.arguments.overlaid_by(&settings.arguments);
         }
         plan
@@ -177,7 +182,14 @@ impl Policy {
     /// What holds for a request that is no call of a tool: the rules for every payload.
     pub fn plan_for_all(&self) -> ToolPlan {
         let results = self.results_for_all.clone();
-        ToolPlan { deadline: None, arguments: ArgumentRules::default(), results, on_call: None, on_result: None }
+        ToolPlan {
+            deadline: None,
+            progress_ceiling: None,
+            arguments: ArgumentRules::default(),
+            results,
+            on_call: None,
+            on_result: None,
+        }
     }
 
     /// Whether requests without a session can be given a scope key by the policy.

@@ -18,7 +18,7 @@ use crate::config::{self, BackendConfig, Config, Deadlines, Package, Switches};
 use crate::core::diagnostic::{Diagnostic, Diagnostics, suggestion};
 use crate::core::lifecycle::{Limits, OverdueRule};
 use crate::link::LinkLimits;
-use crate::policy::{self, InputSchema, OnCancel, OutputSchema, Policy};
+use crate::policy::{self, InputSchema, OnCancel, OutputSchema, Policy, ToolPlan};
 use crate::protocol::raw::{entries, members};
 use crate::review::ReviewLock;
 use crate::supervisor::Plan;
@@ -224,17 +224,27 @@ fn arguments_of(tool: &RawValue) -> Option<Vec<String>> {
 /// A deadline over the ceiling would be cut without a word.
 fn check_deadlines(policy: &Policy, tools: &[&str], backend: &BackendConfig, faults: &mut Diagnostics) {
     let ceiling = backend.deadlines.call;
-    let longest = tools.iter().filter_map(|tool| Some((policy.plan(tool).deadline?, tool))).max();
-    if let Some((deadline, tool)) = longest.filter(|(deadline, _)| *deadline > ceiling) {
-        let (deadline, ceiling) = (deadline.as_secs_f64(), ceiling.as_secs_f64());
-        faults.push(Diagnostic::new(
-            &policy.path,
-            None,
-            format!(
-                "deadline_seconds of '{tool}' is {deadline}, over call_seconds = {ceiling} of [backends.{}.deadlines]; raise that or lower this",
-                backend.name
-            ),
-        ));
+    let mut check = |field: &str, of: fn(&ToolPlan) -> Option<Duration>| {
+        let longest = tools.iter().filter_map(|tool| Some((of(&policy.plan(tool))?, tool))).max();
+        let Some((longest, tool)) = longest.filter(|(longest, _)| *longest > ceiling) else { return };
+        let (longest, ceiling) = (longest.as_secs_f64(), ceiling.as_secs_f64());
+        let message = format!(
+            "{field} of '{tool}' is {longest}, over call_seconds = {ceiling} of [backends.{}.deadlines]; raise that or lower this",
+            backend.name
+        );
+        faults.push(Diagnostic::new(&policy.path, None, message));
+    };
+    check("deadline_seconds", |plan| plan.deadline);
+    check("progress_extends_to_seconds", |plan| plan.progress_ceiling);
+    let useless = tools.iter().find(|tool| {
+        let plan = policy.plan(tool);
+        plan.progress_ceiling.is_some_and(|ceiling| plan.deadline.is_none_or(|deadline| ceiling <= deadline))
+    });
+    if let Some(tool) = useless {
+        let message = format!(
+            "progress_extends_to_seconds of '{tool}' extends nothing: it must be over the deadline_seconds of the tool, which must be there"
+        );
+        faults.push(Diagnostic::new(&policy.path, None, message));
     }
 }
 

@@ -228,6 +228,13 @@ static TOOL_SETTINGS: Record = Record {
             "From the arrival of a call to its answer, time in the queue and of a start included. Without it, and at \
              most, `call_seconds` of the backend in broker.toml.",
         ),
+        field(
+            "progress_extends_to_seconds",
+            Kind::Seconds(0.1, DAY_SECONDS),
+            Optional,
+            "A call that reports progress may take this long in all: each report gives it `deadline_seconds` anew. At \
+             most `call_seconds` of the backend. Without it progress extends nothing.",
+        ),
         field("arguments", Kind::ArgumentRules, Default("{}"), "What an argument may be."),
     ],
 };

@@ -129,7 +129,10 @@ fn limits_of_a_slot() -> Limits {
 
 fn acquire(slot: &Arc<Slot>) -> Acquired {
     let deadline = Instant::now() + LONG;
-    slot.acquire(Caller { client: 1, id: "1".into(), deadline, logs: None, answers: CanAnswer::default() }, deadline)
+    slot.acquire(
+        Caller { client: 1, id: "1".into(), deadline, logs: None, answers: CanAnswer::default(), extension: None },
+        deadline,
+    )
 }
 
 #[test]
