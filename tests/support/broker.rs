@@ -129,6 +129,12 @@ impl Broker {
         self.events(backend).iter().filter(|one| fits(one)).count()
     }
 
+    /// Every line that the servers of `backend` have read, as it was spelled, if their fixture has `--log-lines`.
+    pub fn lines(&self, backend: &str) -> Vec<String> {
+        let lines = self.events(backend).into_iter().filter(|one| one.event == "line");
+        lines.map(|one| one.detail).collect()
+    }
+
     /// How many processes of `backend` were started, as told by themselves.
     pub fn starts(&self, backend: &str) -> usize {
         self.count(backend, "start", "")

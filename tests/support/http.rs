@@ -164,6 +164,36 @@ impl Http {
     }
 }
 
+/// One connection for one exchange after the other.
+#[derive(Debug)]
+pub struct Connection {
+    http: Http,
+    sender: TcpStream,
+    reader: Option<BufReader<Timed>>,
+}
+
+impl Connection {
+    pub fn open(http: Http) -> io::Result<Self> {
+        let stream = TcpStream::connect(http.0)?;
+        stream.set_nodelay(true)?;
+        let sender = stream.try_clone()?;
+        Ok(Self { http, sender, reader: Some(BufReader::new(Timed { stream, end: Instant::now() })) })
+    }
+
+    /// The whole answer. After an error the connection cannot be used any more.
+    pub fn send(&mut self, request: &Request) -> io::Result<Response> {
+        let mut reader = self.reader.take().ok_or(io::ErrorKind::NotConnected)?;
+        reader.get_mut().end = Instant::now() + LIMIT;
+        self.sender.write_all(&request.bytes(self.http.0))?;
+        let head = Head::read(&mut reader)?;
+        let mut body = Body { framing: head.framing(), reader };
+        let mut bytes = Vec::new();
+        body.read_to_end(&mut bytes)?;
+        self.reader = Some(body.reader);
+        Ok(Response { status: head.status, headers: head.headers, body: bytes })
+    }
+}
+
 /// An answer whose body is still to be read.
 #[derive(Debug)]
 pub struct Exchange {
@@ -237,15 +267,27 @@ impl<R: BufRead> Events<R> {
     /// The data of the next event as JSON, comments skipped. Panics when there is none in time.
     #[track_caller]
     pub fn message(&mut self) -> Value {
+        let data = self.data();
+        serde_json::from_str(&data).unwrap_or_else(|error| panic!("event is not JSON ({error}): {data}"))
+    }
+
+    /// The data of the next event as it was spelled, comments skipped. Panics when there is none in time.
+    #[track_caller]
+    pub fn data(&mut self) -> String {
+        match self.data_or_end() {
+            Ok(Some(data)) => data,
+            Ok(None) => panic!("the stream ended before the message"),
+            Err(error) => panic!("no message in time: {error}"),
+        }
+    }
+
+    /// The same; `None` at the stream's end.
+    pub fn data_or_end(&mut self) -> io::Result<Option<String>> {
         loop {
-            match self.next() {
-                Ok(Some(Frame::Event { data, .. })) if !data.is_empty() => {
-                    return serde_json::from_str(&data)
-                        .unwrap_or_else(|error| panic!("event is not JSON ({error}): {data}"));
-                }
-                Ok(Some(_)) => {}
-                Ok(None) => panic!("the stream ended before the message"),
-                Err(error) => panic!("no message in time: {error}"),
+            match self.next()? {
+                Some(Frame::Event { data, .. }) if !data.is_empty() => return Ok(Some(data)),
+                Some(_) => {}
+                None => return Ok(None),
             }
         }
     }

@@ -1,15 +1,20 @@
 //! MCP clients of both eras that hide nothing: each answer keeps its status, headers and exact messages.
 
+use std::io::BufReader;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::broker::Broker;
-use super::http::{Http, Request, Response};
+use super::http::{Body, Events, Http, Request, Response};
 
 /// The newest revision of each era.
 pub const LEGACY: &str = "2025-11-25";
 pub const MODERN: &str = "2026-07-28";
+
+/// How long a stream is read for what is expected on it.
+const STREAM_LIMIT: Duration = Duration::from_secs(30);
 
 /// An answer to a JSON-RPC request.
 #[derive(Debug)]
@@ -84,8 +89,22 @@ impl Session {
     /// `initialize` and `notifications/initialized`.
     #[track_caller]
     pub fn initialize(broker: &Broker, backend: &str, version: &str) -> Self {
+        Self::open(broker, backend, &initialize(&format!("/{backend}/mcp"), version))
+    }
+
+    /// A client of the newest legacy revision that declares `capabilities`, as they are spelled.
+    #[track_caller]
+    pub fn declaring(broker: &Broker, backend: &str, capabilities: &str) -> Self {
+        let body = format!(
+            r#"{{"jsonrpc":"2.0","id":0,"method":"initialize","params":{{"protocolVersion":"{LEGACY}","capabilities":{capabilities},"clientInfo":{{"name":"test","version":"1"}}}}}}"#
+        );
+        Self::open(broker, backend, &Request::post(&format!("/{backend}/mcp"), body))
+    }
+
+    #[track_caller]
+    fn open(broker: &Broker, backend: &str, initialize: &Request) -> Self {
         let path = format!("/{backend}/mcp");
-        let answer = broker.http().send(&initialize(&path, version));
+        let answer = broker.http().send(initialize);
         let id = answer.header("mcp-session-id").map(str::to_owned);
         let id = id.unwrap_or_else(|| panic!("no session id: {} {}", answer.status, answer.text()));
         let version = Reply::new(answer).result()["protocolVersion"].as_str().unwrap_or_default().to_owned();
@@ -110,6 +129,20 @@ impl Session {
     /// A POST of `body` with the session's headers.
     pub fn post(&self, body: impl Into<Vec<u8>>) -> Request {
         self.with_session(Request::post(&self.path, body))
+    }
+
+    /// A POST of `body` whose answer is read as it comes; returns once something has come.
+    #[track_caller]
+    pub fn stream(&self, body: impl Into<Vec<u8>>) -> Events<BufReader<Body>> {
+        self.http.open(&self.post(body)).events(STREAM_LIMIT)
+    }
+
+    /// The session's GET stream, open.
+    #[track_caller]
+    pub fn hear(&self) -> Events<BufReader<Body>> {
+        let stream = self.http.open(&self.listen());
+        assert_eq!(stream.status(), 200);
+        stream.events(STREAM_LIMIT)
     }
 
     /// The session's GET stream.
