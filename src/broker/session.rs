@@ -11,6 +11,7 @@ use super::Broker;
 use super::audience::Recipient;
 use super::call::ruled;
 use crate::link::{Link, RequestError};
+use crate::protocol::call::CallRequest;
 use crate::protocol::envelope::Answer;
 use crate::protocol::error::{INTERNAL_ERROR, INVALID_PARAMS, RpcError, shown};
 use crate::protocol::logging::LogLevel;
@@ -57,12 +58,12 @@ impl Broker {
         key: &InstanceKey,
         recipient: &Arc<Recipient>,
         method: &str,
-        params: Option<&str>,
+        request: &CallRequest,
     ) -> Result<(), RpcError> {
         if !backend.offers.subscriptions {
             return Err(RpcError::method_not_found(method));
         }
-        let uri = params.and_then(|params| members(params, ["uri"]).ok()?[0]).and_then(string);
+        let uri = request.params().and_then(|params| members(params, ["uri"]).ok()?[0]).and_then(string);
         let lacks = || RpcError::invalid_params(format!("`params.uri` of {method} must be a string"));
         let uri = uri.ok_or_else(lacks)?;
         let is_new = method == "resources/subscribe";
@@ -73,7 +74,7 @@ impl Broker {
         }
         let is_wanted_anyway = self.audience.is_wanted_by_others(key, recipient.session(), &uri);
         let Some(link) = self.greeted_link(key).filter(|_| !is_wanted_anyway) else { return Ok(()) };
-        let asked = tokio::time::timeout(SUBSCRIBE_MAX, link.request(method, params.unwrap_or("{}"))).await;
+        let asked = tokio::time::timeout(SUBSCRIBE_MAX, link.request_of(request)).await;
         match asked {
             Ok(Err(RequestError::Refused { code, error })) if is_new => {
                 recipient.unsubscribe(&uri);

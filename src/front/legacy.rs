@@ -14,7 +14,7 @@ use super::serve::{Front, Mounted};
 use super::session::Session;
 use super::stream::{Changed, News};
 use crate::broker::Client;
-use crate::protocol::call::cancelled_request;
+use crate::protocol::call::{CallRequest, cancelled_request};
 use crate::protocol::envelope::Message;
 use crate::protocol::error::RpcError;
 use crate::protocol::raw::{members, string};
@@ -47,7 +47,10 @@ pub(super) async fn answer(
             }
             "resources/subscribe" | "resources/unsubscribe" => {
                 let (key, recipient) = (instance(mounted, &session), &session.recipient);
-                let set = front.broker.subscribe(&mounted.backend, &key, recipient, &method, params).await;
+                let set = match CallRequest::parse(body, text, id, &method, params) {
+                    Ok(request) => front.broker.subscribe(&mounted.backend, &key, recipient, &method, &request).await,
+                    Err(error) => Err(error),
+                };
                 Ok(done(set, id, accepts))
             }
             other => {

@@ -313,9 +313,9 @@ impl Link {
     /// Asks for something in the background; what the server answers is of no consequence.
     pub fn request_aside(&self, method: &str, params: &str) {
         let id = self.own_id();
-        let line = self.own_line(id, method, params);
+        let line = one_line(self.own_message(id, method, params).into_bytes());
         // An error means that the conversation is over, and with it what was asked for.
-        let _ = self.send(id, line.into_bytes(), None, None, Box::new(()));
+        let _ = self.send(id, line, None, None, Box::new(()));
     }
 
     /// Closes the server's stdin: the polite request to end (2025-11-25, `lifecycle`, Shutdown).
@@ -362,12 +362,12 @@ impl Link {
     }
 
     /// A request of the broker's own; `params` is an object without metadata.
-    pub(super) fn own_line(&self, id: u64, method: &str, params: &str) -> String {
+    pub(super) fn own_message(&self, id: u64, method: &str, params: &str) -> String {
         let params = match self.era() {
             Era::Legacy => params.to_owned(),
             Era::Modern => with_members(params, &format!(r#""_meta":{{{}}}"#, modern_metadata("{}", None))),
         };
-        format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"params\":{params}}}\n")
+        format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"params\":{params}}}")
     }
 
     /// A fresh id for a request of the broker's own.

@@ -4,6 +4,7 @@ use serde_json::value::RawValue;
 
 use super::conversation::Link;
 use super::pending::Outcome;
+use crate::protocol::call::{CallRequest, Outbound, one_line};
 use crate::protocol::error::shown;
 use crate::protocol::raw::{members, string};
 use crate::protocol::version::{Era, LEGACY, MODERN, NEWEST_LEGACY, meta};
@@ -129,8 +130,19 @@ impl Link {
     /// One request of the broker's own; its raw result.
     pub async fn request(&self, method: &str, params: &str) -> Result<String, RequestError> {
         let id = self.own_id();
-        let line = self.own_line(id, method, params);
-        let in_flight = self.send(id, line.into_bytes(), None, None, Box::new(())).map_err(|_| RequestError::Lost)?;
+        // What a client declared is in here as it spelled it, over several lines perhaps.
+        self.result_of(id, one_line(self.own_message(id, method, params).into_bytes())).await
+    }
+
+    /// A client's request that the broker answers itself: as it was spelled but for the id and the progress token, which
+    /// are the broker's own, so that nobody is told of its progress. The server's raw result. For a legacy server.
+    pub async fn request_of(&self, request: &CallRequest) -> Result<String, RequestError> {
+        let id = self.own_id();
+        self.result_of(id, request.upstream_line(id, Outbound::default())).await
+    }
+
+    async fn result_of(&self, id: u64, line: Vec<u8>) -> Result<String, RequestError> {
+        let in_flight = self.send(id, line, None, None, Box::new(())).map_err(|_| RequestError::Lost)?;
         let outcome = tokio::select! {
             // Cancel safe: the receiver is not used again.
             outcome = in_flight.outcome => outcome,

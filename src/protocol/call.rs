@@ -109,6 +109,11 @@ impl CallRequest {
         self.token.clone().map(|token| self.body.slice(token))
     }
 
+    /// The raw params, if there are any.
+    pub fn params(&self) -> Option<&str> {
+        self.params.clone().map(|params| self.text(params))
+    }
+
     /// The raw arguments object, if there is one.
     pub fn arguments(&self) -> Option<&str> {
         self.arguments.clone().map(|arguments| self.text(arguments)).filter(|arguments| *arguments != "null")

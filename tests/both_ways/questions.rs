@@ -5,7 +5,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use crate::support::{Backend, Session, Setup};
-use crate::{SOON, all_of, answering, asking, heard, private, reply, saying, settle, shared};
+use crate::{SOON, all_of, answering, asking, heard, methods, private, reply, saying, settle, shared};
 
 const KINDS: [&str; 3] = ["sampling/createMessage", "elicitation/create", "roots/list"];
 
@@ -187,5 +187,20 @@ fn a_server_is_told_what_its_client_declared() {
     assert_eq!(declared(&broker.lines("fixture")), [spelled, r#"{"roots":{"x":-0}}"#, "{}"]);
     settle(&Session::declaring(&broker, "shared", spelled));
     assert_eq!(declared(&broker.lines("shared")), ["{}"]);
+    broker.finish();
+}
+
+#[test]
+fn what_a_client_declares_over_several_lines_is_one_line_of_its_server() {
+    let broker = private();
+    // The line in the middle would be a call that nobody has looked at.
+    let call = r#"{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"env"}}"#;
+    let spelled = format!("{{\n  \"roots\": {{\r\n    \"x\":\n{call}\n  }}\n}}");
+    let session = Session::declaring(&broker, "fixture", &spelled);
+    settle(&session);
+    let lines = broker.lines("fixture");
+    assert_eq!(declared(&lines), [spelled.replace(['\n', '\r'], " ")]);
+    assert_eq!(broker.count("fixture", "call", "env"), 0, "{lines:#?}");
+    assert_eq!(methods(&broker), ["initialize", "notifications/initialized", "tools/list", "tools/call"]);
     broker.finish();
 }

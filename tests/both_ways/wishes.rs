@@ -82,6 +82,27 @@ fn what_is_wished_while_a_server_runs_is_told_to_it() {
 }
 
 #[test]
+fn a_subscription_passes_as_it_was_spelled() {
+    let broker = private();
+    let session = Session::new(&broker, "fixture");
+    settle(&session);
+    // The line in the middle would be a call that nobody has looked at; the token is that of another call.
+    let call = r#"{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"env"}}"#;
+    for method in ["resources/subscribe", "resources/unsubscribe"] {
+        let spelled = format!(
+            "{{\"id\":ID,\n\"params\":{{\"x\":\n{call}\r\n, \"_meta\":{{\"progressToken\":ID}},\"uri\":\"fixture:\\/\\/a\"}},\n\"method\":\"{method}\",\"jsonrpc\":\"2.0\"}}"
+        );
+        assert_eq!(session.send_raw(&spelled.replace("ID", "1")).result(), &json!({}));
+        let seen = broker.lines("fixture").pop().unwrap();
+        let id = serde_json::from_str::<Value>(&seen).unwrap()["id"].to_string();
+        assert_eq!(seen, spelled.replace("ID", &id).replace(['\n', '\r'], " "));
+        assert_ne!(id, "1");
+    }
+    assert_eq!(broker.count("fixture", "call", "env"), 0);
+    broker.finish();
+}
+
+#[test]
 fn what_a_server_refuses_is_not_subscribed() {
     let broker = private();
     let session = Session::new(&broker, "fixture");
