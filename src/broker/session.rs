@@ -10,7 +10,9 @@ use bytes::Bytes;
 use super::Broker;
 use super::audience::Recipient;
 use super::call::ruled;
+use super::fault::Fault;
 use crate::link::{Link, RequestError};
+use crate::policy::PayloadKind;
 use crate::protocol::call::CallRequest;
 use crate::protocol::envelope::Answer;
 use crate::protocol::error::{INTERNAL_ERROR, INVALID_PARAMS, RpcError, shown};
@@ -78,7 +80,7 @@ impl Broker {
         match asked {
             Ok(Err(RequestError::Refused { code, error })) if is_new => {
                 recipient.unsubscribe(&uri);
-                Err(refused(code, &error))
+                Err(refused(backend, code, &error))
             }
             // A server that says nothing, or has just ended: what is wanted is known, and asked for at the next start.
             _ => Ok(()),
@@ -132,9 +134,16 @@ impl Broker {
     }
 }
 
-/// In the server's words.
-fn refused(code: i64, error: &str) -> RpcError {
-    let [message, data] = members(error, ["message", "data"]).unwrap_or_default();
+/// In the server's words, as the rules leave them.
+fn refused(backend: &Backend, code: i64, error: &str) -> RpcError {
+    let ruled = match backend.for_all.results.apply(error, PayloadKind::Error) {
+        Ok(ruled) => ruled,
+        Err(failure) => {
+            tracing::warn!(backend = %backend.name, %failure, "an error was withheld");
+            return Fault::policy_failed(&backend.name).as_error(&backend.name);
+        }
+    };
+    let [message, data] = members(ruled.as_deref().unwrap_or(error), ["message", "data"]).unwrap_or_default();
     let message = message.and_then(string).unwrap_or_else(|| "refused by the server".into());
     let code = if code == 0 { INTERNAL_ERROR } else { code };
     let refusal = RpcError::new(code, shown(&message));

@@ -56,6 +56,14 @@ fn answers_to_requests_of_every_kind() {
         check(&failed, "/error/message");
         check(&failed, "/error/data/x");
     }
+    for method in ["resources/subscribe", "resources/unsubscribe"] {
+        let refused = session.send(method, &json!({"uri": "fixture://a", "x-say": [error]}));
+        // That somebody does not want to hear any more cannot be refused.
+        if method == "resources/subscribe" {
+            check(&refused.raw, "/error/message");
+            check(&refused.raw, "/error/data/x");
+        }
+    }
     broker.finish();
 }
 
