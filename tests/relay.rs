@@ -2,8 +2,13 @@
 
 mod support;
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use support::{Backend, Broker, Session, Setup};
+
+/// How long a stream is read for what is expected on it.
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// What the fixture's `unknown_fields` writes, `ID` being the call's id.
 const UNKNOWN_FIELDS: &str = r#"{"x-before":{"z":1,"a":2},"result":{"content":[{"type":"text","text":"caf\u00e9 \/ \ud83d\ude00","x-n":1e2,"annotations":{"x":[1.0,-0,1E+2]}},{"type":"x-unknown","data":null}],"x-big":123456789012345678901234567890,"isError":false,"structuredContent":{"b":1.50,"a":{"":0.1e-7}},"_meta":{"vendor/key":[ ]}}, "jsonrpc":"2.0","id":ID ,"x-after":true}"#;
@@ -238,5 +243,37 @@ fn result_rules_cover_progress_too() {
             "{notice}"
         );
     }
+    broker.finish();
+}
+
+/// A server that knows its roots has no reason to refuse its first call.
+#[test]
+fn what_a_server_asks_when_it_is_initialized_is_answered_before_its_first_call() {
+    let broker = start(Backend::session("fixture").flags("--ask-roots"));
+    let session = Session::new(&broker, "fixture");
+    let mut stream = broker.http().open(&session.listen()).events(LIMIT);
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| session.call("echo", &json!({"text": "x"})));
+        let question = stream.message();
+        assert_eq!(question["method"], "roots/list");
+        broker.wait_event("fixture", "recv", "tools/list");
+        let answer = json!({"jsonrpc": "2.0", "id": question["id"], "result": {"roots": []}});
+        assert_eq!(broker.http().send(&session.post(answer.to_string())).status, 202);
+        call.join().expect("no panic").result();
+    });
+    broker.wait_event("fixture", "rooted", "");
+    let events: Vec<String> = broker.events("fixture").into_iter().map(|one| one.event).collect();
+    let place = |event| events.iter().position(|one| one == event);
+    assert!(place("rooted") < place("call"), "{events:?}");
+    broker.finish();
+}
+
+#[test]
+fn a_question_that_nobody_answers_delays_the_first_call_and_no_more() {
+    let broker = start(Backend::session("fixture").flags("--ask-roots"));
+    let session = Session::new(&broker, "fixture");
+    let _stream = broker.http().open(&session.listen()).events(LIMIT);
+    session.call("echo", &json!({"text": "x"})).result();
+    assert_eq!(broker.count("fixture", "rooted", ""), 0);
     broker.finish();
 }

@@ -233,6 +233,10 @@ impl supervisor::Audience for Ears {
         }
     }
 
+    fn is_listening(&self, instance: &InstanceKey) -> bool {
+        self.0.of(instance).iter().any(|recipient| recipient.has_stream())
+    }
+
     fn greeted(&self, instance: &InstanceKey, link: &Link) {
         let recipients = self.0.of(instance);
         if let Some(level) = self.0.level(instance) {

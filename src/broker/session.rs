@@ -99,7 +99,9 @@ impl Broker {
     ) -> bool {
         // On an instance of its own the server may be asking in the middle of a call; else only a result can have asked.
         let is_own = matches!(key.scope, ScopeKey::Session(_));
-        if is_own && self.greeted_link(key).is_some_and(|link| link.answer(message, text, id)) {
+        // It may ask as soon as it is initialized, which is before it has been greeted.
+        let link = || self.supervisor.find(key).and_then(|slot| slot.link());
+        if is_own && link().is_some_and(|link| link.answer(message, text, id)) {
             return true;
         }
         let given = match answer {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use tokio::net::unix::pipe;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -51,6 +51,8 @@ pub struct Link(pub(super) Arc<Shared>);
 pub(super) struct Shared {
     pending: Mutex<Pending>,
     questions: Mutex<Questions>,
+    /// A question is not out any more.
+    answered: Notify,
     pub listener: Arc<dyn Listener>,
     lines: mpsc::Sender<Bytes>,
     own_requests: AtomicU64,
@@ -108,6 +110,7 @@ impl Link {
         let shared = Arc::new(Shared {
             pending: Mutex::default(),
             questions: Mutex::default(),
+            answered: Notify::new(),
             listener,
             lines,
             own_requests: AtomicU64::new(0),
@@ -257,6 +260,8 @@ impl Link {
         let question = id.parse().ok().and_then(|id| self.questions().take(id));
         let Some(question) = question else { return false };
         self.pass_on(&replaced(message, &mut [(span(text, id), &question.server_id)]));
+        // The answer is in the queue of the writer: what is written after it comes after it.
+        self.0.answered.notify_waiters();
         true
     }
 
@@ -265,6 +270,7 @@ impl Link {
         let Some(question) = self.questions().take(id) else { return false };
         let id = String::from_utf8_lossy(&question.server_id);
         self.pass_on(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#).as_bytes());
+        self.0.answered.notify_waiters();
         true
     }
 
@@ -290,6 +296,7 @@ impl Link {
         let question = questions.take(asked_as);
         drop(questions);
         let Some(question) = question else { return false };
+        self.0.answered.notify_waiters();
         let asked_as = asked_as.to_string();
         question.to.push(replaced(notice.line, &mut [(span(notice.text, id), asked_as.as_bytes())]).into())
     }
@@ -308,6 +315,26 @@ impl Link {
     /// Requests of the server that wait for a client's answer.
     pub fn questions_out(&self) -> usize {
         self.questions().len()
+    }
+
+    /// Whether any question of the server was passed on.
+    pub fn has_asked(&self) -> bool {
+        self.questions().has_asked()
+    }
+
+    /// Resolves when no question waits for an answer, or when the conversation is over. Cancel safe.
+    pub async fn questions_answered(&self) {
+        loop {
+            // Made before the look, so that an answer in between is not missed.
+            let answered = self.0.answered.notified();
+            if self.questions_out() == 0 {
+                return;
+            }
+            tokio::select! {
+                () = answered => {}
+                () = self.lost() => return,
+            }
+        }
     }
 
     /// Asks for something in the background; what the server answers is of no consequence.

@@ -30,30 +30,39 @@ pub(super) struct Question {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Questions(HashMap<u64, Question>);
+pub(super) struct Questions {
+    out: HashMap<u64, Question>,
+    has_asked: bool,
+}
 
 impl Questions {
     /// The id for the client; `None` when too many are out.
     pub fn ask(&mut self, server_id: Bytes, to: Arc<Outbox>) -> Option<u64> {
-        if self.0.len() >= OUT_MAX {
+        if self.out.len() >= OUT_MAX {
             return None;
         }
+        self.has_asked = true;
         let id = fresh_question_id();
-        self.0.insert(id, Question { server_id, to });
+        self.out.insert(id, Question { server_id, to });
         Some(id)
     }
 
     /// The client has answered, or the server does not want to know any more.
     pub fn take(&mut self, id: u64) -> Option<Question> {
-        self.0.remove(&id)
+        self.out.remove(&id)
     }
 
     /// The id that a client knows the server's request `server_id` by.
     pub fn asked_as(&self, server_id: &[u8]) -> Option<u64> {
-        self.0.iter().find(|(_, question)| question.server_id == server_id).map(|(id, _)| *id)
+        self.out.iter().find(|(_, question)| question.server_id == server_id).map(|(id, _)| *id)
     }
 
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.out.len()
+    }
+
+    /// Whether there was any.
+    pub fn has_asked(&self) -> bool {
+        self.has_asked
     }
 }

@@ -14,6 +14,9 @@ pub trait Audience: Send + Sync + fmt::Debug {
     /// What a server of this instance is told that its client can do: a raw JSON object.
     fn capabilities(&self, instance: &InstanceKey) -> String;
 
+    /// Whether somebody would hear a question of this server now, with no call out.
+    fn is_listening(&self, instance: &InstanceKey) -> bool;
+
     /// The server has been greeted, and is asked for what its clients wanted while none ran. It must not block.
     fn greeted(&self, instance: &InstanceKey, link: &Link);
 }
@@ -29,6 +32,10 @@ impl Audience for NoAudience {
 
     fn capabilities(&self, _: &InstanceKey) -> String {
         "{}".to_owned()
+    }
+
+    fn is_listening(&self, _: &InstanceKey) -> bool {
+        false
     }
 
     fn greeted(&self, _: &InstanceKey, _: &Link) {}

@@ -266,6 +266,11 @@ impl Slot {
         state.live.as_ref().filter(|_| is_greeted).map(|live| live.link.clone())
     }
 
+    /// The conversation with the server of the slot, greeted or not.
+    pub fn link(&self) -> Option<Link> {
+        self.lock().live.as_ref().map(|live| live.link.clone())
+    }
+
     /// Has the driver look at the deadlines of calls, because one is due earlier than it planned to.
     pub fn look(&self) {
         self.order(Order::Look);
