@@ -31,6 +31,7 @@ pub use decisions::PolicyFailed;
 pub use fault::Fault;
 pub use reload::{ReloadOptions, ReloadReport};
 pub use resources::KEPT_SCHEME;
+pub use session::Listening;
 pub use status::Readiness;
 
 use self::awaited::Awaited;
@@ -148,6 +149,9 @@ impl Broker {
     pub fn end_session(&self, backend: &Arc<str>, session: u128) {
         for scope in [ScopeKey::Shared, ScopeKey::Session(session)] {
             self.cancel(&InstanceKey { backend: backend.clone(), scope }, session, None, "the session has ended");
+        }
+        if let Some(recipient) = self.audience.session(session) {
+            self.let_go(&InstanceKey { backend: backend.clone(), scope: ScopeKey::Shared }, &recipient);
         }
         let own = InstanceKey { backend: backend.clone(), scope: ScopeKey::Session(session) };
         if let Some(slot) = self.supervisor.find(&own) {

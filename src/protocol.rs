@@ -12,4 +12,5 @@ pub mod frame;
 pub mod logging;
 pub mod raw;
 mod subject;
+pub mod subscription;
 pub mod version;

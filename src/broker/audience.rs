@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::link::{Caller, Link, Listener, Outbox, Unasked};
 use crate::protocol::logging::LogLevel;
 use crate::protocol::raw::{entries, members, string};
+use crate::protocol::version::Era;
 use crate::supervisor::{self, InstanceKey, ScopeKey};
 
 /// Resources that one session can ask to hear of.
@@ -35,11 +36,14 @@ pub struct Audience {
     recipients: Mutex<HashMap<u128, Weak<Recipient>>>,
 }
 
-/// A legacy session as servers meet it. Dropped with the session.
+/// A legacy session as servers meet it, or a stream by which a modern client listens. Dropped with it.
 #[derive(Debug)]
 pub struct Recipient {
     backend: Arc<str>,
+    /// Of the session; of a listening stream of a client without one, of that stream alone.
     session: u128,
+    /// The scope of such a stream.
+    listens_in: Option<ScopeKey>,
     /// What the client declared, raw: `{}` for one that was taken back after a restart, because a session's id does not
     /// say it.
     capabilities: Box<str>,
@@ -75,9 +79,25 @@ pub(super) struct TooManySubscriptions;
 impl Audience {
     /// A session begins, or is taken back after a restart: then with nothing that it could declare.
     pub fn enter(self: &Arc<Self>, backend: &Arc<str>, session: u128, capabilities: &str) -> Arc<Recipient> {
+        self.insert(backend, session, None, capabilities)
+    }
+
+    /// A modern client listens, on a stream that has this key for itself.
+    pub(super) fn enter_listening(self: &Arc<Self>, instance: &InstanceKey, key: u128) -> Arc<Recipient> {
+        self.insert(&instance.backend, key, Some(instance.scope.clone()), "{}")
+    }
+
+    fn insert(
+        self: &Arc<Self>,
+        backend: &Arc<str>,
+        session: u128,
+        listens_in: Option<ScopeKey>,
+        capabilities: &str,
+    ) -> Arc<Recipient> {
         let recipient = Arc::new(Recipient {
             backend: backend.clone(),
             session,
+            listens_in,
             capabilities: without_tasks(capabilities).into(),
             mail: Arc::default(),
             streams: AtomicUsize::new(0),
@@ -88,16 +108,30 @@ impl Audience {
         recipient
     }
 
+    /// The session of this number.
+    pub(super) fn session(&self, session: u128) -> Option<Arc<Recipient>> {
+        self.lock().get(&session)?.upgrade()
+    }
+
     /// Those whom an instance is for.
     fn of(&self, instance: &InstanceKey) -> Vec<Arc<Recipient>> {
         // Whoever is let go here may be the last one's, and a recipient that ends needs the lock.
         let known: Vec<Arc<Recipient>> = match instance.scope {
-            ScopeKey::Session(session) => self.lock().get(&session).and_then(Weak::upgrade).into_iter().collect(),
-            // Clients without a session are reached by the streams of their requests.
-            ScopeKey::Named(_) => Vec::new(),
-            ScopeKey::Shared => self.lock().values().filter_map(Weak::upgrade).collect(),
+            ScopeKey::Session(session) => self.session(session).into_iter().collect(),
+            ScopeKey::Named(_) | ScopeKey::Shared => self.lock().values().filter_map(Weak::upgrade).collect(),
         };
-        known.into_iter().filter(|recipient| recipient.backend == instance.backend).collect()
+        let is_meant = |recipient: &Arc<Recipient>| match &recipient.listens_in {
+            Some(scope) => *scope == instance.scope,
+            // Clients of a key that have no session are reached by their streams.
+            None => !matches!(instance.scope, ScopeKey::Named(_)),
+        };
+        let of_backend = known.into_iter().filter(|recipient| recipient.backend == instance.backend);
+        of_backend.filter(is_meant).collect()
+    }
+
+    /// All resources that somebody of an instance wants to hear of.
+    pub(super) fn wanted(&self, instance: &InstanceKey) -> BTreeSet<String> {
+        self.of(instance).iter().flat_map(|recipient| recipient.wishes().subscriptions.clone()).collect()
     }
 
     /// A client of an instance that a key names has said what it can be asked.
@@ -154,6 +188,10 @@ impl Recipient {
         }
         wishes.subscriptions.insert(uri.to_owned());
         Ok(())
+    }
+
+    pub(super) fn subscriptions(&self) -> BTreeSet<String> {
+        self.wishes().subscriptions.clone()
     }
 
     pub(super) fn unsubscribe(&self, uri: &str) {
@@ -238,16 +276,20 @@ impl supervisor::Audience for Ears {
     }
 
     fn greeted(&self, instance: &InstanceKey, link: &Link) {
-        let recipients = self.0.of(instance);
         if let Some(level) = self.0.level(instance) {
             link.hear_logs_from(level);
         }
-        let wanted: BTreeSet<String> =
-            recipients.iter().flat_map(|recipient| recipient.wishes().subscriptions.clone()).collect();
-        for uri in wanted {
-            link.request_aside("resources/subscribe", &format!(r#"{{"uri":{}}}"#, Value::from(uri)));
+        let wanted = self.0.wanted(instance);
+        match link.era() {
+            Era::Modern => link.listen(&wanted),
+            Era::Legacy => wanted.iter().for_each(|uri| ask_for(link, "resources/subscribe", uri)),
         }
     }
+}
+
+/// Tells a legacy server that somebody wants to hear of a resource, or nobody any more.
+pub(super) fn ask_for(link: &Link, method: &str, uri: &str) {
+    link.request_aside(method, &format!(r#"{{"uri":{}}}"#, Value::from(uri)));
 }
 
 /// What the server of one instance says.
@@ -294,6 +336,8 @@ impl Listener for Hearing {
             "notifications/tools/list_changed"
             | "notifications/prompts/list_changed"
             | "notifications/resources/list_changed" => false,
+            // Of the broker's own subscription.
+            "notifications/subscriptions/acknowledged" => true,
             "notifications/resources/updated" => {
                 let uri = notice.params.and_then(|params| members(params, ["uri"]).ok()?[0]).and_then(string);
                 let Some(uri) = uri else { return false };

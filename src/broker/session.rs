@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::Broker;
-use super::audience::Recipient;
+use super::audience::{Recipient, ask_for};
 use super::call::ruled;
 use super::fault::Fault;
 use crate::link::{Link, RequestError};
@@ -18,6 +18,7 @@ use crate::protocol::envelope::Answer;
 use crate::protocol::error::{INTERNAL_ERROR, INVALID_PARAMS, RpcError, shown};
 use crate::protocol::logging::LogLevel;
 use crate::protocol::raw::{members, string};
+use crate::protocol::version::Era;
 use crate::snapshot::Backend;
 use crate::supervisor::{InstanceKey, ScopeKey};
 
@@ -76,6 +77,10 @@ impl Broker {
         }
         let is_wanted_anyway = self.audience.is_wanted_by_others(key, recipient.session(), &uri);
         let Some(link) = self.greeted_link(key).filter(|_| !is_wanted_anyway) else { return Ok(()) };
+        if link.era() == Era::Modern {
+            link.listen(&self.audience.wanted(key));
+            return Ok(());
+        }
         let asked = tokio::time::timeout(SUBSCRIBE_MAX, link.request_of(request)).await;
         match asked {
             Ok(Err(RequestError::Refused { code, error })) if is_new => {
@@ -84,6 +89,38 @@ impl Broker {
             }
             // A server that says nothing, or has just ended: what is wanted is known, and asked for at the next start.
             _ => Ok(()),
+        }
+    }
+
+    /// A modern client listens to resources of an instance, with a stream of this key. What is more than it can is
+    /// left out of what is agreed, which its recipient has.
+    pub fn listen(self: &Arc<Self>, key: InstanceKey, stream: u128, uris: &[String]) -> Listening {
+        let recipient = self.audience.enter_listening(&key, stream);
+        // An error leaves the rest out.
+        let agreed: Vec<&String> = uris.iter().take_while(|uri| recipient.subscribe(uri).is_ok()).collect();
+        if let Some(link) = self.greeted_link(&key).filter(|_| !agreed.is_empty()) {
+            match link.era() {
+                Era::Modern => link.listen(&self.audience.wanted(&key)),
+                Era::Legacy => {
+                    let is_new = |uri: &&&String| !self.audience.is_wanted_by_others(&key, stream, uri);
+                    agreed.iter().filter(is_new).for_each(|uri| ask_for(&link, "resources/subscribe", uri));
+                }
+            }
+        }
+        Listening { broker: self.clone(), key, recipient }
+    }
+
+    /// Somebody does not listen any more: what nobody else wants to hear of, the server is told.
+    pub(super) fn let_go(&self, key: &InstanceKey, recipient: &Recipient) {
+        let wanted = recipient.subscriptions();
+        wanted.iter().for_each(|uri| recipient.unsubscribe(uri));
+        let Some(link) = self.greeted_link(key).filter(|_| !wanted.is_empty()) else { return };
+        match link.era() {
+            Era::Modern => link.listen(&self.audience.wanted(key)),
+            Era::Legacy => {
+                let is_over = |uri: &&String| !self.audience.is_wanted_by_others(key, recipient.session(), uri);
+                wanted.iter().filter(is_over).for_each(|uri| ask_for(&link, "resources/unsubscribe", uri));
+            }
         }
     }
 
@@ -133,6 +170,27 @@ impl Broker {
 
     fn greeted_link(&self, key: &InstanceKey) -> Option<Link> {
         self.supervisor.find(key)?.greeted_link()
+    }
+}
+
+/// A stream by which a modern client listens to resources. Dropped, it does not any more.
+#[derive(Debug)]
+pub struct Listening {
+    broker: Arc<Broker>,
+    key: InstanceKey,
+    pub recipient: Arc<Recipient>,
+}
+
+impl Listening {
+    /// The addresses that it hears of.
+    pub fn agreed(&self) -> Vec<String> {
+        self.recipient.subscriptions().into_iter().collect()
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.broker.let_go(&self.key, &self.recipient);
     }
 }
 

@@ -118,6 +118,8 @@ pub(super) fn open_stream(
         changed: Changed::legacy(),
         farewell: None,
         mail: Some(session.recipient.open()),
+        listening: None,
+        subscription: None,
         place,
         hold: Some(session.hold()),
     };

@@ -15,13 +15,13 @@ use super::relay::{Asked, relay};
 use super::respond::{self, Refusal};
 use super::serve::{Front, Mounted};
 use super::stream::{Changed, News};
-use crate::broker::{Client, PolicyFailed, RequestFacts};
+use crate::broker::{Client, Listening, PolicyFailed, RequestFacts};
 use crate::protocol::envelope::Message;
 use crate::protocol::error::{HEADER_MISMATCH, METHOD_NOT_FOUND, RpcError, shown};
 use crate::protocol::raw::{entries, members, string};
 use crate::protocol::version::{Era, MODERN, meta};
 use crate::snapshot::{Backend, Tool};
-use crate::supervisor::ScopeKey;
+use crate::supervisor::{InstanceKey, ScopeKey};
 
 pub(super) async fn answer(
     front: &Arc<Front>,
@@ -48,7 +48,7 @@ pub(super) async fn answer(
     check_header(headers, "mcp-method", &method).map_err(bad)?;
     Ok(match &*method {
         "server/discover" => one(ready(id, &mounted.backend.surface.discover), accepts),
-        "subscriptions/listen" => listen(front, mounted, accepts, id, params)?,
+        "subscriptions/listen" => listen(front, mounted, scope, accepts, id, params)?,
         other => {
             if let Some(name) = named(other, params) {
                 check_header(headers, "mcp-name", &name).map_err(bad)?;
@@ -188,6 +188,7 @@ fn decoded(value: &str) -> Option<String> {
 fn listen(
     front: &Arc<Front>,
     mounted: &Mounted,
+    scope: ScopeKey,
     accepts: Accepts,
     id: &str,
     params: Option<&str>,
@@ -197,7 +198,12 @@ fn listen(
     }
     let wanted = Wanted::parse(params).map_err(|error| Refusal::BadRequest(error, Some(id.to_owned())))?;
     let place = front.listeners.take().ok_or(Refusal::TooManyStreams)?;
-    let agreed = wanted.agreed(&mounted.backend);
+    let mut agreed = wanted.agreed(&mounted.backend);
+    let listening = (!agreed.subscriptions.is_empty()).then(|| {
+        let instance = InstanceKey { backend: mounted.backend.name.clone(), scope };
+        front.broker.listen(instance, front.lone_client(), &agreed.subscriptions)
+    });
+    agreed.subscriptions = listening.as_ref().map(Listening::agreed).unwrap_or_default();
     let of_stream = format!(r#""_meta":{{"{}":{id}}}"#, meta::SUBSCRIPTION_ID);
     let notice = |method: &str, params: &str| {
         format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{{{params}{of_stream}}}}}"#)
@@ -219,7 +225,9 @@ fn listen(
             resources: agreed.resources.then(|| notice("notifications/resources/list_changed", "")),
         },
         farewell: Some(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"resultType":"complete",{of_stream}}}}}"#)),
-        mail: None,
+        mail: listening.as_ref().map(|listening| listening.recipient.open()),
+        listening,
+        subscription: Some(id.to_owned()),
         place,
         hold: None,
     };
@@ -232,6 +240,8 @@ struct Wanted {
     tools: bool,
     prompts: bool,
     resources: bool,
+    /// Addresses of single resources.
+    subscriptions: Vec<String>,
 }
 
 impl Wanted {
@@ -240,10 +250,15 @@ impl Wanted {
             |e: serde_json::Error| RpcError::invalid_params(format!("`notifications` of the subscription: {e}"));
         let [filter] = params.map_or(Ok([None]), |params| members(params, ["notifications"])).map_err(malformed)?;
         let filter = filter.ok_or_else(|| RpcError::invalid_params("a subscription needs `notifications`"))?;
-        let [tools, prompts, resources] =
-            members(filter, ["toolsListChanged", "promptsListChanged", "resourcesListChanged"]).map_err(malformed)?;
+        let [tools, prompts, resources, subscriptions] = members(
+            filter,
+            ["toolsListChanged", "promptsListChanged", "resourcesListChanged", "resourceSubscriptions"],
+        )
+        .map_err(malformed)?;
         let [tools, prompts, resources] = [tools, prompts, resources].map(|flag| flag == Some("true"));
-        Ok(Self { tools, prompts, resources })
+        let subscriptions = subscriptions.filter(|raw| *raw != "null").map(serde_json::from_str).transpose();
+        let subscriptions = subscriptions.map_err(malformed)?.unwrap_or_default();
+        Ok(Self { tools, prompts, resources, subscriptions })
     }
 
     /// What the backend does not offer is left out (2026-07-28, `basic/patterns/subscriptions`).
@@ -253,6 +268,7 @@ impl Wanted {
             tools: self.tools,
             prompts: self.prompts && offered.prompts.is_some(),
             resources: self.resources && offered.resources.is_some() && backend.offers.resources,
+            subscriptions: if backend.offers.subscriptions { self.subscriptions } else { Vec::new() },
         }
     }
 

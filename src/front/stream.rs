@@ -15,8 +15,9 @@ use tokio_util::sync::CancellationToken;
 use super::places::Place;
 use super::respond;
 use super::session::Hold;
-use crate::broker::{Broker, Call, CallEvent, OpenStream};
+use crate::broker::{Broker, Call, CallEvent, Listening, OpenStream};
 use crate::protocol::raw::Pieces;
+use crate::protocol::subscription::of_subscription;
 use crate::snapshot::ListDigests;
 
 /// Between two comments on a silent stream. Proxies and clients commonly give up after 30 to 60 seconds.
@@ -90,8 +91,13 @@ pub(super) struct News {
     pub changed: Changed,
     /// Sent when the broker ends the stream.
     pub farewell: Option<String>,
-    /// What servers say to the stream's session.
+    /// What servers say to the stream's session, or of what the stream listens to.
     pub mail: Option<OpenStream>,
+    /// What makes a modern client hear of resources, for as long as it holds the stream open.
+    #[expect(dead_code, reason = "held for as long as the stream, never looked into")]
+    pub listening: Option<Listening>,
+    /// The id of a modern client's subscription, raw.
+    pub subscription: Option<String>,
     /// A place among the streams, given back with this one.
     #[expect(dead_code, reason = "held for as long as the stream, never looked into")]
     pub place: Place,
@@ -173,7 +179,7 @@ impl News {
                 // A message that was taken is sent: nothing is awaited in between.
                 Some(message) = next_of(self.mail.as_ref()) => {
                     match self.broker.ruled_for_all(&self.backend, message) {
-                        Some(message) => return Some(event(&message)),
+                        Some(message) => return Some(event(&of_subscription(message, self.subscription.as_deref()))),
                         None => continue,
                     }
                 }

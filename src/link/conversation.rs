@@ -1,11 +1,13 @@
 //! The link itself: what others ask of it.
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use bytes::Bytes;
+use serde_json::Value;
 use tokio::net::unix::pipe;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -58,6 +60,8 @@ pub(super) struct Shared {
     own_requests: AtomicU64,
     /// Whether requests carry their own metadata; told before the first one.
     is_modern: AtomicBool,
+    /// The broker's own request that a modern server tells of changes by, while there is one.
+    listening: AtomicU64,
     /// What the server was last told; `u8::MAX` before.
     log_level: AtomicU8,
     pub limits: LinkLimits,
@@ -115,6 +119,7 @@ impl Link {
             lines,
             own_requests: AtomicU64::new(0),
             is_modern: AtomicBool::new(false),
+            listening: AtomicU64::new(0),
             log_level: AtomicU8::new(u8::MAX),
             limits,
             stdin_closed: CancellationToken::new(),
@@ -181,7 +186,7 @@ impl Link {
     /// was cancelled before.
     pub fn cancel(&self, upstream_id: u64, reason: &str, outcome: Outcome) -> bool {
         let Some(reply) = self.pending().give_up(upstream_id) else { return false };
-        let reason = serde_json::Value::from(reason);
+        let reason = Value::from(reason);
         self.notify(&format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{upstream_id},"reason":{reason}}}}}"#
         ));
@@ -299,6 +304,23 @@ impl Link {
         self.0.answered.notify_waiters();
         let asked_as = asked_as.to_string();
         question.to.push(replaced(notice.line, &mut [(span(notice.text, id), asked_as.as_bytes())]).into())
+    }
+
+    /// Has a modern server tell of changes of these resources, and of no others.
+    pub fn listen(&self, uris: &BTreeSet<String>) {
+        let id = if uris.is_empty() { 0 } else { self.own_id() };
+        let before = self.0.listening.swap(id, Ordering::Relaxed);
+        if id != 0 {
+            let uris = Value::from(uris.iter().map(String::as_str).collect::<Vec<_>>());
+            let params = format!(r#"{{"notifications":{{"resourceSubscriptions":{uris}}}}}"#);
+            let line = one_line(self.own_message(id, "subscriptions/listen", &params).into_bytes());
+            // An error means that the conversation is over, and with it what was asked for.
+            let _ = self.send(id, line, None, None, Box::new(()));
+        }
+        // The new one first, so that no change falls between the two.
+        if before != 0 {
+            self.cancel(before, "another subscription takes its place", Outcome::Cancelled);
+        }
     }
 
     /// Has the server tell of log messages from this level on. What was asked for last holds.

@@ -129,6 +129,11 @@ impl Entry {
         self.held
     }
 
+    /// Whether it is a request of the broker's own.
+    pub fn is_own(&self) -> bool {
+        self.caller.is_none()
+    }
+
     /// Tells the caller, if one waits; `false` if the answer came too late for anybody.
     pub fn finish(mut self, outcome: Outcome) -> bool {
         self.reply.take().is_some_and(|reply| reply.send(outcome).is_ok())
@@ -229,7 +234,9 @@ impl Pending {
     /// given up before.
     pub fn give_up(&mut self, id: u64) -> Option<Option<oneshot::Sender<Outcome>>> {
         let entry = self.entries.get_mut(&id)?;
-        entry.deadline.take()?;
+        if entry.caller.is_some() {
+            entry.deadline.take()?;
+        }
         Some(entry.abandon())
     }
 

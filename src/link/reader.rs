@@ -84,7 +84,11 @@ fn take(link: &Link, line: &Bytes) {
 
 fn answered(link: &Link, line: &Bytes, text: &str, id: &str, answer: envelope::Answer<'_>) {
     let entry = id.parse().ok().and_then(|id: u64| link.pending().remove(id));
-    let is_delivered = entry.is_some_and(|entry| entry.finish(Outcome::Answered(Answer::new(line, text, id, answer))));
+    let is_delivered = entry.is_some_and(|entry| {
+        // Of some of its own requests the broker wants no answer.
+        let is_own = entry.is_own();
+        entry.finish(Outcome::Answered(Answer::new(line, text, id, answer))) || is_own
+    });
     if !is_delivered {
         count(&link.0.counts.late_answers);
     }
