@@ -2,7 +2,7 @@
 # Installs what the tests need, then checks and tests everything. Safe to run again; a second run installs nothing.
 #
 #   tests/run.sh          everything
-#   tests/run.sh PHASE…   some of: fmt clippy docs tests policies e2e conformance soak nobody
+#   tests/run.sh PHASE…   some of: fmt clippy docs tests policies e2e conformance clients soak nobody
 #
 # The soak lasts a minute and always makes the same choices, unless LAZY_MCP_SOAK_SECONDS says how long (then they are
 # others each time) or LAZY_MCP_SOAK_SEED which. As root, the tests of ownership and a shorter soak run once more as a
@@ -115,8 +115,8 @@ count() {
     /^test result:/ { for (i = 2; i <= NF; i++) { if ($i ~ /^passed/) ok += $(i-1); if ($i ~ /^failed/) bad += $(i-1) } }
     # nextest: "Summary [ 3.2s] 12 tests run: 11 passed (1 slow), 1 failed, 2 timed out, 0 skipped"
     /^ *Summary \[/ { for (i = 2; i <= NF; i++) { if ($i ~ /^passed/) ok += $(i-1); if ($i ~ /^failed/ || $i == "timed") bad += $(i-1) } }
-    # tests/e2e/run.py, tests/conformance/run.py and tests/soak: "e2e: 4 passed, 0 failed"
-    /^(e2e|conformance|soak): [0-9]+ passed/ { ok += $2; bad += $4 }
+    # tests/e2e/run.py and its like, and tests/soak: "e2e: 4 passed, 0 failed"
+    /^(e2e|conformance|clients|soak): [0-9]+ passed/ { ok += $2; bad += $4 }
     # lazy-mcp policy test: "policy test: 22 passed, 0 failed"
     /^policy test: / { ok += $3; bad += $5 }
     END { print ok + 0, bad + 0 }' "$1")
@@ -165,6 +165,13 @@ e2e() {
 conformance() {
   local log="$OUT/conformance.log" status=0
   LAZY_MCP_BINARY="$TARGET/debug/lazy-mcp" timeout 900 python3 tests/conformance/run.py 2>&1 | tee "$log" || status=1
+  count "$log" && return "$status"
+}
+
+# Clients and servers that others make; about 0.5 GB of packages, which it installs itself.
+clients() {
+  local log="$OUT/clients.log" status=0
+  LAZY_MCP_BINARY="$TARGET/debug/lazy-mcp" timeout 900 python3 tests/clients/run.py 2>&1 | tee "$log" || status=1
   count "$log" && return "$status"
 }
 
@@ -227,8 +234,8 @@ wanted() {
 
 only=("$@")
 for name in "${only[@]}"; do
-  [[ " fmt clippy docs tests policies e2e conformance soak nobody " == *" $name "* ]] ||
-    { echo "unknown phase '$name': fmt, clippy, docs, tests, policies, e2e, conformance, soak, nobody"; exit 2; }
+  [[ " fmt clippy docs tests policies e2e conformance clients soak nobody " == *" $name "* ]] ||
+    { echo "unknown phase '$name': fmt, clippy, docs, tests, policies, e2e, conformance, clients, soak, nobody"; exit 2; }
 done
 
 phase install install_all
@@ -249,6 +256,7 @@ if wanted tests; then phase tests tests; fi
 if wanted policies; then phase policies policies; fi
 if wanted e2e; then phase e2e e2e; fi
 if wanted conformance; then phase conformance conformance; fi
+if wanted clients; then phase clients clients; fi
 if wanted soak; then phase soak soak; fi
 if wanted nobody; then phase 'as nobody' as_nobody; fi
 phase 'nothing left' nothing_left

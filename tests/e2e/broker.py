@@ -44,7 +44,7 @@ class Setup:
         self.write()
 
     def write(self) -> None:
-        self.config.write_text("\n".join(_tables(self.settings, [])) + "\n")
+        self.config.write_text(to_toml(self.settings))
 
     def run(self, *args: str, limit: float = 300) -> subprocess.CompletedProcess:
         """`lazy-mcp ARGS…` over this configuration."""
@@ -124,6 +124,10 @@ class Broker:
         self.log.close()
         if kind:
             print("--- the end of broker.log\n" + (self.setup.root / "broker.log").read_text()[-4000:])
+
+
+def to_toml(table: dict) -> str:
+    return "\n".join(_tables(table, [])) + "\n"
 
 
 def _tables(table: dict, path: list[str]) -> list[str]:
