@@ -160,7 +160,11 @@ async fn run(snapshot: Snapshot) -> anyhow::Result<Exit> {
     let budget = shutdown_budget(&broker.snapshot()).max(first_budget);
     let unproved = stopped(&supervisor, budget, &mut signals).await;
     shutdown.cancel();
-    if tokio::time::timeout(FAREWELL, serving).await.is_err() {
+    let farewell = async {
+        let _ = serving.await;
+        front.replays.ended().await;
+    };
+    if tokio::time::timeout(FAREWELL, farewell).await.is_err() {
         tracing::warn!("some connections did not end in time");
     }
     if unproved.is_empty() {
@@ -250,6 +254,7 @@ fn end_unserved_sessions(front: &Front, snapshot: &Snapshot) {
         tracing::warn!(%error, "failed to remember ended sessions");
     }
     for (backend, session) in ended {
+        front.replays.forget(session);
         front.broker.forget_session(&backend, session);
     }
 }
@@ -282,9 +287,11 @@ async fn expire_sessions(front: Arc<Front>, shutdown: CancellationToken) {
             () = shutdown.cancelled() => return,
         }
         for (backend, session) in front.sessions.expire() {
+            front.replays.forget(session);
             front.broker.end_session(&backend, session);
         }
         front.broker.expire_parked();
+        front.replays.sweep();
         // One may have begun while its backend was taken away.
         end_unserved_sessions(&front, &front.broker.snapshot());
     }

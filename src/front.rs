@@ -13,13 +13,16 @@ mod pages;
 mod places;
 mod post;
 mod relay;
+mod replay;
 mod resources;
 mod respond;
+mod resume;
 mod serve;
 mod session;
 mod stream;
 mod token;
 
 pub use admin::AdminToken;
+pub use resume::Replays;
 pub use serve::{Front, bind, serve};
 pub use session::Sessions;

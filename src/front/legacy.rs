@@ -9,6 +9,7 @@ use bytes::Bytes;
 use super::body::ready;
 use super::post::{Accepts, accepts, one};
 use super::relay::{Asked, relay};
+use super::replay::{EventId, Kind};
 use super::respond::{self, Refusal, SESSION_ID};
 use super::serve::{Front, Mounted};
 use super::session::Session;
@@ -95,7 +96,13 @@ fn done(outcome: Result<(), RpcError>, id: &str, accepts: Accepts) -> Response<B
     }
 }
 
-/// GET: a stream for what is not the answer to a request.
+/// GET: a stream for what is not the answer to a request; with `Last-Event-ID`, the rest of the stream of that event.
+///
+/// Of a call's stream that has no rest, 405 is the answer: it is what a GET without a stream is to be answered
+/// (2025-11-25, `transports`, Listening for Messages), and where the SDKs for TypeScript and Rust give up and the one for
+/// Python fails the request. With any other status the Rust one tries for ever; with a stream for news, they would hold
+/// one more for each call that ended in an error: the TypeScript one comes back for more after those. A stream for news
+/// that nobody knows any more is another one.
 pub(super) fn open_stream(
     front: &Arc<Front>,
     mounted: &Mounted,
@@ -106,7 +113,15 @@ pub(super) fn open_stream(
         return Err(Refusal::NotAcceptable);
     }
     let session = session(front, mounted, headers)?;
+    let last_event = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse::<EventId>().ok());
+    let resumed = last_event.map(|id| (id.kind, front.replays.come_back(&session, id)));
+    let reader = match resumed {
+        Some((Kind::Call, rest)) => return Ok(respond::events(rest.ok_or(Refusal::NothingToResume)?.into_body(true))),
+        Some((Kind::Listening, rest)) => rest,
+        None => None,
+    };
     let place = session.streams.take().ok_or(Refusal::TooManyStreams)?;
+    let reader = reader.unwrap_or_else(|| front.replays.begin(Kind::Listening, &session));
     let news = News {
         broker: front.broker.clone(),
         backend: mounted.backend.name.clone(),
@@ -121,7 +136,7 @@ pub(super) fn open_stream(
         listening: None,
         subscription: None,
         place,
-        hold: Some(session.hold()),
+        reader: Some(reader),
     };
     Ok(respond::events(news.into_body()))
 }
@@ -138,6 +153,7 @@ pub(super) fn end_session(
         // It is over all the same, but a restarted broker would take the id back.
         tracing::warn!(error = %e, "failed to remember an ended session");
     }
+    front.replays.forget(session.id);
     front.broker.end_session(&session.backend, session.id);
     Ok(respond::no_content())
 }

@@ -229,7 +229,7 @@ fn listen(
         listening,
         subscription: Some(id.to_owned()),
         place,
-        hold: None,
+        reader: None,
     };
     Ok(respond::events(news.into_body()))
 }

@@ -42,9 +42,12 @@ pub(super) async fn answer(front: &Arc<Front>, request: &Parts) -> Result<Respon
 
 /// What the front adds to the totals of the status.
 pub(super) fn counts(front: &Front) -> Value {
+    let resumable = front.replays.occupancy();
     json!({
         "sessions": front.sessions.len(), "sessions_max": front.sessions.max(),
         "listening": front.listeners.taken(), "requests": front.requests.taken(),
+        "resumable_streams": resumable.streams, "resumable_streams_max": resumable.streams_max,
+        "resumable_bytes": resumable.bytes, "resumable_bytes_max": resumable.bytes_max,
     })
 }
 

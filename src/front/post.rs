@@ -11,7 +11,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use super::respond::{self, Refusal};
 use super::serve::{Front, Mounted};
 use super::session::Hold;
-use super::{body, legacy, modern, stream};
+use super::{body, legacy, modern, resume, stream};
 use crate::broker::{Call, CallEvent};
 use crate::protocol::call::parse_text;
 use crate::protocol::envelope::Message;
@@ -45,7 +45,8 @@ pub(super) async fn answer(
 }
 
 /// The answer to a call: plain JSON if nothing has to be said before the result, else a stream.
-pub(super) async fn answer_call(mut call: Call, accepts: Accepts, hold: Option<Hold>) -> Response<Body> {
+/// A session's client, which is told by `hold`, can come back to the stream.
+pub(super) async fn answer_call(front: &Front, mut call: Call, accepts: Accepts, hold: Option<Hold>) -> Response<Body> {
     loop {
         match call.next().await {
             CallEvent::Ended(reply) => {
@@ -57,12 +58,19 @@ pub(super) async fn answer_call(mut call: Call, accepts: Accepts, hold: Option<H
                 return response;
             }
             CallEvent::Notice(message) if accepts.events => {
-                return respond::events(stream::of_call(call, Some(message), hold));
+                return respond::events(streamed(front, call, Some(message), hold));
             }
-            CallEvent::Quiet if accepts.events => return respond::events(stream::of_call(call, None, hold)),
+            CallEvent::Quiet if accepts.events => return respond::events(streamed(front, call, None, hold)),
             // A client that takes no stream gets the result alone.
             CallEvent::Notice(_) | CallEvent::Quiet => {}
         }
+    }
+}
+
+fn streamed(front: &Front, call: Call, first: Option<Bytes>, hold: Option<Hold>) -> Body {
+    match hold {
+        Some(hold) => resume::of_call(front, call, first, hold),
+        None => stream::of_call(call, first),
     }
 }
 

@@ -50,7 +50,7 @@ pub(super) async fn relay(
     }
     let request = CallRequest::parse(body, text, id, method, params)?;
     let call = front.broker.call(&mounted.backend, client, request)?;
-    Ok(answer_call(call, accepts, hold).await)
+    Ok(answer_call(front, call, accepts, hold).await)
 }
 
 /// Methods of the protocol that are the broker's to answer: where it has no answer, nobody has. What only looks unknown

@@ -48,6 +48,8 @@ pub(super) enum Refusal {
     PolicyFailed(String, String),
     TooManyStreams,
     TooManyRequests,
+    /// A GET for the rest of a call's stream of which there is none.
+    NothingToResume,
 }
 
 pub(super) fn refusal(refusal: Refusal) -> Response<Body> {
@@ -65,10 +67,11 @@ pub(super) fn refusal(refusal: Refusal) -> Response<Body> {
             (S::BAD_REQUEST, invalid(why.into()), None)
         }
         Refusal::MethodNotAllowed(allowed) => {
-            let error = invalid(format!("method not allowed; allowed: {allowed}"));
-            let mut response = error_response(S::METHOD_NOT_ALLOWED, &error, None);
-            response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
-            return response;
+            return not_allowed(&invalid(format!("method not allowed; allowed: {allowed}")), allowed);
+        }
+        Refusal::NothingToResume => {
+            let why = "nothing more can be told of the stream of this Last-Event-ID: it is over, or not kept any more";
+            return not_allowed(&invalid(why.into()), "POST, DELETE");
         }
         Refusal::NotAcceptable => {
             (S::NOT_ACCEPTABLE, invalid("the answer is application/json or text/event-stream; accept one".into()), None)
@@ -104,6 +107,12 @@ pub(super) fn refusal(refusal: Refusal) -> Response<Body> {
         Refusal::TooManyStreams => (S::TOO_MANY_REQUESTS, invalid("too many streams are open; close one".into()), None),
     };
     error_response(status, &error, id.as_deref())
+}
+
+fn not_allowed(error: &RpcError, allowed: &'static str) -> Response<Body> {
+    let mut response = error_response(StatusCode::METHOD_NOT_ALLOWED, error, None);
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    response
 }
 
 /// RFC 6750, section 3.

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::places::Places;
 use super::respond::{Refusal, refusal};
+use super::resume::Replays;
 use super::session::Sessions;
 use super::{AdminToken, admin, guard, legacy, pages, post};
 use crate::broker::Broker;
@@ -34,6 +35,8 @@ pub struct Front {
     pub(super) requests: Places,
     /// Streams of clients without a session that wait for news.
     pub(super) listeners: Places,
+    /// Streams that sessions can come back to.
+    pub replays: Arc<Replays>,
     lone_clients: AtomicU64,
 }
 
@@ -45,7 +48,8 @@ const LISTENERS_MAX: usize = 1024;
 impl Front {
     pub fn new(broker: Arc<Broker>, sessions: Sessions, admin_token: AdminToken, shutdown: CancellationToken) -> Self {
         let (requests, listeners) = (Places::new(REQUESTS_MAX), Places::new(LISTENERS_MAX));
-        Self { broker, sessions, admin_token, shutdown, requests, listeners, lone_clients: AtomicU64::new(0) }
+        let (replays, lone_clients) = (Arc::new(Replays::new()), AtomicU64::new(0));
+        Self { broker, sessions, admin_token, shutdown, requests, listeners, replays, lone_clients }
     }
 
     /// A client key for a request without a session: never that of a session, whose keys are random in 128 bits.

@@ -23,6 +23,8 @@ const STREAMS_MAX: usize = 8;
 pub(super) struct Session {
     pub id: u128,
     pub backend: Arc<str>,
+    /// What `initialize` agreed on.
+    pub version: &'static str,
     pub ended: CancellationToken,
     token: Box<str>,
     /// Seconds since the Unix epoch.
@@ -56,6 +58,12 @@ impl std::fmt::Debug for Secret {
 #[derive(Debug)]
 pub(super) struct Hold {
     session: Arc<Session>,
+}
+
+impl Hold {
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
 }
 
 impl Drop for Hold {
@@ -198,6 +206,7 @@ impl Sessions {
         let session = Arc::new(Session {
             id: claims.id,
             backend: backend.clone(),
+            version: claims.version,
             ended: CancellationToken::new(),
             token: token.into(),
             last_used: AtomicU64::new(now()),

@@ -13,9 +13,10 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::places::Place;
+use super::replay::EventId;
 use super::respond;
-use super::session::Hold;
-use crate::broker::{Broker, Call, CallEvent, Listening, OpenStream};
+use super::resume::Reader;
+use crate::broker::{Broker, Call, CallEvent, Listening, OpenStream, Reply};
 use crate::protocol::raw::Pieces;
 use crate::protocol::subscription::of_subscription;
 use crate::snapshot::ListDigests;
@@ -23,10 +24,11 @@ use crate::snapshot::ListDigests;
 /// Between two comments on a silent stream. Proxies and clients commonly give up after 30 to 60 seconds.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// One message as one event. A server's message has no line feed, but it may have a carriage return between tokens,
+/// One message as one event, with an id where somebody can come back for what follows it. A server's message has no line feed, but it may have a carriage return between tokens,
 /// which ends a line of an event as well; a space there means the same.
-fn event(message: &[u8]) -> Bytes {
-    let mut event = [b"event: message\ndata: ", message, b"\n\n"].concat();
+pub(super) fn event(id: Option<EventId>, message: &[u8]) -> Bytes {
+    let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
+    let mut event = [id.as_bytes(), b"event: message\ndata: ", message, b"\n\n"].concat();
     if message.contains(&b'\r') {
         event.iter_mut().filter(|byte| **byte == b'\r').for_each(|byte| *byte = b' ');
     }
@@ -39,16 +41,15 @@ pub(super) fn comment() -> Bytes {
 }
 
 /// The rest of a call as a stream: `first` is what it said already, `None` for a sign of life. Dropping the body is
-/// the caller's going away.
-pub(super) fn of_call(call: Call, first: Option<Bytes>, hold: Option<Hold>) -> Body {
+/// the caller's going away. Sessions have `resume::of_call`.
+pub(super) fn of_call(call: Call, first: Option<Bytes>) -> Body {
     struct State {
         call: Call,
         first: Option<Bytes>,
         is_over: bool,
-        _hold: Option<Hold>,
     }
-    let first = first.map_or_else(comment, |message| event(&message));
-    let state = State { call, first: Some(first), is_over: false, _hold: hold };
+    let first = first.map_or_else(comment, |message| event(None, &message));
+    let state = State { call, first: Some(first), is_over: false };
     Body::from_stream(unfold(state, |mut state| async move {
         if let Some(first) = state.first.take() {
             return Some((Ok::<_, Infallible>(first), state));
@@ -57,23 +58,26 @@ pub(super) fn of_call(call: Call, first: Option<Bytes>, hold: Option<Hold>) -> B
             return None;
         }
         let chunk = match state.call.next().await {
-            CallEvent::Notice(message) => event(&message),
+            CallEvent::Notice(message) => event(None, &message),
             CallEvent::Quiet => comment(),
             CallEvent::Ended(reply) => {
                 state.is_over = true;
-                let id = state.call.id();
-                let id = String::from_utf8_lossy(&id);
-                let message = respond::reply(reply, &id, &state.call.backend().name, state.call.era());
-                event(&message.joined())
+                event(None, &answer(&state.call, reply).joined())
             }
         };
         Some((Ok(chunk), state))
     }))
 }
 
+/// How a call ended, as one message.
+pub(super) fn answer(call: &Call, reply: Reply) -> Pieces {
+    let id = call.id();
+    respond::reply(reply, &String::from_utf8_lossy(&id), &call.backend().name, call.era())
+}
+
 /// One message as a stream of one event, for a client that takes nothing else.
 pub(super) fn of_message(message: Pieces) -> Body {
-    Body::from(event(&message.joined()))
+    Body::from(event(None, &message.joined()))
 }
 
 /// What a stream that waits for news is told.
@@ -101,9 +105,8 @@ pub(super) struct News {
     /// A place among the streams, given back with this one.
     #[expect(dead_code, reason = "held for as long as the stream, never looked into")]
     pub place: Place,
-    /// Keeps the stream's session from expiring.
-    #[expect(dead_code, reason = "held for as long as the stream, never looked into")]
-    pub hold: Option<Hold>,
+    /// Of a session's stream: what was said goes through it, so that its client can come back.
+    pub reader: Option<Reader>,
 }
 
 /// The messages for each change of a list; `None` if the client did not ask.
@@ -125,7 +128,9 @@ impl Changed {
 impl News {
     /// The stream; it costs a task nothing and keeps nothing awake.
     pub fn into_body(self) -> Body {
-        let first = Some(self.greeting.as_ref().map_or_else(comment, |greeting| event(greeting.as_bytes())));
+        let opening = self.reader.as_ref().and_then(Reader::opening);
+        let greeting = self.greeting.as_ref().map(|greeting| event(None, greeting.as_bytes()));
+        let first = Some(opening.or(greeting).unwrap_or_else(comment));
         Body::from_stream(unfold((self, first, false), |(mut news, first, is_over)| async move {
             if let Some(first) = first {
                 return Some((Ok::<_, Infallible>(first), (news, None, is_over)));
@@ -137,14 +142,14 @@ impl News {
                 Some(chunk) => Some((Ok(chunk), (news, None, false))),
                 None => {
                     let farewell = news.farewell.take()?;
-                    Some((Ok(event(farewell.as_bytes())), (news, None, true)))
+                    Some((Ok(event(None, farewell.as_bytes())), (news, None, true)))
                 }
             }
         }))
     }
 
     /// The message for one list that is another now, if there is such a list that the client wants to hear of.
-    fn told_of(&mut self, lists: ListDigests) -> Option<Bytes> {
+    fn told_of(&mut self, lists: ListDigests) -> Option<String> {
         let Self { known, changed, .. } = self;
         let each = [
             (&mut known.tools, lists.tools, &changed.tools),
@@ -155,20 +160,40 @@ impl News {
             if std::mem::replace(known, list) != list
                 && let Some(message) = message
             {
-                return Some(event(message.as_bytes()));
+                return Some(message.clone());
             }
         }
         None
+    }
+
+    /// The event of a message, unless it comes by way of the reader.
+    fn said(&self, message: &[u8]) -> Option<Bytes> {
+        match &self.reader {
+            Some(reader) => {
+                reader.say(message);
+                None
+            }
+            None => Some(event(None, message)),
+        }
     }
 
     async fn next(&mut self) -> Option<Bytes> {
         let quiet = tokio::time::sleep(KEEP_ALIVE);
         tokio::pin!(quiet);
         loop {
+            // First what is there already: a stream that its client has come back to begins with what it missed.
+            if let Some(reader) = &mut self.reader
+                && let Some(chunk) = reader.take()?
+            {
+                return Some(chunk);
+            }
             // However many revisions came since, the list is another one or it is not.
             let lists = lists_of(&self.broker, &self.backend)?;
             if let Some(message) = self.told_of(lists) {
-                return Some(message);
+                match self.said(message.as_bytes()) {
+                    Some(chunk) => return Some(chunk),
+                    None => continue,
+                }
             }
             tokio::select! {
                 // Each arm is cancel safe: tokens stay cancelled, a watch keeps what was not seen, the timer is ours.
@@ -178,11 +203,13 @@ impl News {
                 () = ended(self.mail.as_ref().map(|mail| &mail.unread)) => return None,
                 // A message that was taken is sent: nothing is awaited in between.
                 Some(message) = next_of(self.mail.as_ref()) => {
-                    match self.broker.ruled_for_all(&self.backend, message) {
-                        Some(message) => return Some(event(&of_subscription(message, self.subscription.as_deref()))),
-                        None => continue,
+                    let ruled = self.broker.ruled_for_all(&self.backend, message);
+                    let told = ruled.map(|message| of_subscription(message, self.subscription.as_deref()));
+                    if let Some(chunk) = told.and_then(|message| self.said(&message)) {
+                        return Some(chunk);
                     }
                 }
+                () = changed(self.reader.as_mut()) => {}
                 changed = self.revisions.changed() => changed.ok()?,
             }
         }
@@ -197,6 +224,13 @@ fn lists_of(broker: &Broker, backend: &str) -> Option<ListDigests> {
 async fn next_of(mail: Option<&OpenStream>) -> Option<Bytes> {
     match mail {
         Some(mail) => mail.recipient.mail.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn changed(reader: Option<&mut Reader>) {
+    match reader {
+        Some(reader) => reader.changed().await,
         None => std::future::pending().await,
     }
 }
