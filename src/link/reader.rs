@@ -18,9 +18,15 @@ use crate::protocol::frame::{Frame, Lines, id_of_oversized};
 /// Room made for each read, in bytes: one pipe's default capacity.
 const READ_LEN: usize = 64 * 1024;
 
+/// Lines and bytes taken before whoever they are for has a turn: a task that is woken by another waits on the same
+/// thread until that one pauses, and a server that says much leaves no pause. A quarter of what may wait for a reader.
+const LINES_AT_ONCE: usize = 256;
+const BYTES_AT_ONCE: usize = 256 * 1024;
+
 /// Reads until the end of stdout, then declares the link lost.
 pub(super) async fn run(mut stdout: pipe::Receiver, link: Link) {
     let mut lines = Lines::new(link.0.limits.frame_len_max);
+    let (mut taken, mut taken_len) = (0, 0);
     loop {
         lines.buffer().reserve(READ_LEN);
         match stdout.read_buf(lines.buffer()).await {
@@ -29,8 +35,15 @@ pub(super) async fn run(mut stdout: pipe::Receiver, link: Link) {
         }
         while let Some(frame) = lines.take_frame() {
             match frame {
-                Frame::Line(line) => take(&link, &line),
+                Frame::Line(line) => {
+                    take(&link, &line);
+                    (taken, taken_len) = (taken + 1, taken_len + line.len());
+                }
                 Frame::TooLong { head, tail, len } => too_long(&link, &head, &tail, len),
+            }
+            if taken >= LINES_AT_ONCE || taken_len >= BYTES_AT_ONCE {
+                tokio::task::yield_now().await;
+                (taken, taken_len) = (0, 0);
             }
         }
     }

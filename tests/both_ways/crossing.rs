@@ -222,3 +222,20 @@ fn who_does_not_read_the_stream_of_a_call_delays_nobody_and_gets_its_answer() {
     assert_eq!((&last["id"], &last["result"]["content"][0]["text"]), (&json!("slow"), &json!("flooded")));
     broker.finish();
 }
+
+#[test]
+fn who_reads_gets_all_of_a_burst() {
+    let broker = private();
+    let session = Session::new(&broker, "fixture");
+    // More than may wait for it.
+    let count = 2000;
+    for bytes in [0, 1000] {
+        let arguments = json!({"count": count, "bytes": bytes, "line": logged("info", "$N $PAD")});
+        let told = session.call("flood", &arguments).before;
+        assert_eq!(told.len(), count);
+        for (n, message) in told.iter().enumerate() {
+            assert!(message.contains(&format!(r#""data":"{n} "#)), "{n}: {message}");
+        }
+    }
+    broker.finish();
+}
