@@ -42,6 +42,8 @@ pub struct Client {
     pub key: u128,
     pub scope: ScopeKey,
     pub era: Era,
+    /// Whether it takes a stream as an answer, on which a server can tell and ask it something.
+    pub hears: bool,
     /// The session, if there is one.
     pub recipient: Option<Arc<Recipient>>,
 }
@@ -464,7 +466,8 @@ impl Call {
             by: self.deadline.saturating_duration_since(self.arrived),
             until: self.arrived + ceiling.min(self.backend.call_max()),
         });
-        Caller { client: self.client.key, id: self.request.id(), deadline: self.deadline, logs, answers, extension }
+        let Client { key: client, hears, .. } = self.client;
+        Caller { client, id: self.request.id(), deadline: self.deadline, hears, logs, answers, extension }
     }
 
     fn acquired(&mut self, acquired: Acquired, sends_left: usize) -> Option<Phase> {
@@ -507,7 +510,7 @@ impl Call {
                 if call.is_due_first {
                     slot.look();
                 }
-                if let Some(recipient) = &self.client.recipient {
+                if let Some(recipient) = self.client.recipient.as_ref().filter(|_| self.client.hears) {
                     recipient.hand_over(&call.notices);
                 }
                 Phase::Running { slot, link, generation, call }

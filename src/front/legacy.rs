@@ -59,6 +59,7 @@ pub(super) async fn answer(
                     key: session.id,
                     scope: scope(mounted, &session),
                     era: Era::Legacy,
+                    hears: accepts.events,
                     recipient: Some(session.recipient.clone()),
                 };
                 let asked = Asked { accepts, body, text, id, method: other, params };

@@ -55,7 +55,8 @@ pub(super) async fn answer(
                 let tool = mounted.backend.tool(&name).filter(|_| other == "tools/call");
                 check_mirrored(headers, tool, params).map_err(bad)?;
             }
-            let client = Client { key: front.lone_client(), scope, era: Era::Modern, recipient: None };
+            // Without a stream it hears nothing on the way, but it can be asked: that ends its request.
+            let client = Client { key: front.lone_client(), scope, era: Era::Modern, hears: true, recipient: None };
             let asked = Asked { accepts, body, text, id, method: other, params };
             match relay(front, mounted, client, asked, None).await {
                 Ok(answer) => answer,

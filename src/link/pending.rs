@@ -22,6 +22,8 @@ pub struct Caller {
     pub client: u128,
     pub id: Bytes,
     pub deadline: Instant,
+    /// Whether it can be told anything before the answer.
+    pub hears: bool,
     /// The least severe log message that it hears; `None`: it hears none.
     pub logs: Option<LogLevel>,
     pub answers: CanAnswer,
@@ -102,7 +104,7 @@ pub(super) struct Entry {
     reply: Option<oneshot::Sender<Outcome>>,
     /// The client's progress token, raw, if it wants progress.
     token: Option<Bytes>,
-    /// What its caller hears before the answer; `None` once nobody listens.
+    /// What its caller hears before the answer; `None` if it hears nothing, and once nobody listens.
     notices: Option<Arc<Outbox>>,
     /// Its caller is answering what the server asked, and hears nothing meanwhile.
     is_parked: bool,
@@ -121,7 +123,7 @@ impl Entry {
         held: Box<dyn Any + Send>,
     ) -> Self {
         let deadline = caller.as_ref().map(|caller| caller.deadline);
-        let notices = caller.is_some().then_some(notices);
+        let notices = caller.as_ref().is_some_and(|caller| caller.hears).then_some(notices);
         Self { caller, reply: Some(reply), token, notices, is_parked: false, deadline, held }
     }
 
@@ -288,6 +290,7 @@ mod tests {
             client: 1,
             id: Bytes::from_static(b"7"),
             deadline,
+            hears: true,
             logs: None,
             answers: CanAnswer::default(),
             extension: None,

@@ -5,7 +5,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use crate::support::{Backend, Session, Setup};
-use crate::{SOON, all_of, answering, asking, heard, methods, private, reply, saying, settle, shared};
+use crate::{SOON, all_of, answering, asking, heard, logged, methods, private, reply, saying, settle, shared};
 
 const KINDS: [&str; 3] = ["sampling/createMessage", "elicitation/create", "roots/list"];
 
@@ -162,6 +162,26 @@ fn without_a_stream_a_question_waits_for_one_or_for_the_next_call() {
         r#"{"jsonrpc":"2.0","id":"two","result":{"x":"on the stream"}}"#,
     ];
     assert_eq!(answers(&broker.lines("fixture")), expected);
+    broker.finish();
+}
+
+#[test]
+fn who_takes_no_stream_as_an_answer_is_asked_on_the_open_one() {
+    let broker = private();
+    let session = Session::new(&broker, "fixture");
+    // It waits: the next call of such a client cannot take it along.
+    session.send_raw(&saying(&json!(1), &[answering("done"), question("\"waits\"")]));
+    let as_json = |body: String| session.post(body).header("accept", "application/json");
+    let plain = saying(&json!(2), &[logged("info", "told"), answering("plain")]);
+    assert_eq!(session.http.send(&as_json(plain)).messages().len(), 1);
+    let mut stream = session.hear();
+    assert_eq!(stream.message()["method"], "roots/list");
+    assert_eq!(stream.message()["params"]["data"], "told");
+    let call = session.http.send_aside(&as_json(asking("\"q\"", "sampling/createMessage")));
+    let asked = stream.message();
+    assert_eq!(asked["method"], "sampling/createMessage");
+    reply(&session, &asked, &json!({"x": 1}));
+    assert_eq!(heard(&call.join().unwrap().json())["result"], json!({"x": 1}));
     broker.finish();
 }
 

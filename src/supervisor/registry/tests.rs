@@ -130,7 +130,15 @@ fn limits_of_a_slot() -> Limits {
 fn acquire(slot: &Arc<Slot>) -> Acquired {
     let deadline = Instant::now() + LONG;
     slot.acquire(
-        Caller { client: 1, id: "1".into(), deadline, logs: None, answers: CanAnswer::default(), extension: None },
+        Caller {
+            client: 1,
+            id: "1".into(),
+            deadline,
+            hears: true,
+            logs: None,
+            answers: CanAnswer::default(),
+            extension: None,
+        },
         deadline,
     )
 }
