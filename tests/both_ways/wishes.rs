@@ -192,6 +192,24 @@ fn a_change_is_told_to_those_who_subscribed() {
 }
 
 #[test]
+fn what_only_an_ended_session_wanted_is_not_wanted_any_more() {
+    let broker = shared();
+    let (one, other) = (Session::new(&broker, "fixture"), Session::new(&broker, "fixture"));
+    for session in [&one, &other] {
+        subscribe(session, "fixture://a");
+    }
+    subscribe(&one, "fixture://\u{e9}");
+    settle(&one);
+    one.delete();
+    settle(&other);
+    assert_eq!(asked(&broker, "resources/unsubscribe", "uri"), ["fixture://\u{e9}"]);
+    other.delete();
+    settle(&Session::new(&broker, "fixture"));
+    assert_eq!(asked(&broker, "resources/unsubscribe", "uri"), ["fixture://\u{e9}", "fixture://a"]);
+    broker.finish();
+}
+
+#[test]
 fn wishes_and_answers_keep_nothing_awake() {
     let broker = Setup::new().backend(all_of(Backend::session("fixture").idle_seconds(2))).start();
     let session = Session::new(&broker, "fixture");
