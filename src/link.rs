@@ -16,6 +16,7 @@ mod pending;
 mod questions;
 mod reader;
 mod stderr;
+mod wishes;
 mod writer;
 
 pub use conversation::{InFlight, Link, LinkLimits, NotSent, OWN_IDS, Streams};

@@ -3,8 +3,8 @@
 //! A session's own instance speaks to that session: on the stream of its newest call, because what a server says in the
 //! middle of a call is about it; else on the stream that the session holds open; else it waits for either. On an
 //! instance that several share, a message is for somebody only if it says for whom: progress by its token, a changed
-//! resource by who subscribed to it. Of everything else only what is said while calls of one client alone are out can be
-//! that client's; what cannot be attributed is nobody's, and a question is refused at once (docs/guides/protocol.md).
+//! resource by who subscribed to it. Of everything else only what is said while one client alone has used it can be that
+//! client's; what cannot be attributed is nobody's, and a question is refused at once (docs/reference/protocol.md).
 //!
 //! Nothing here starts a server or keeps one awake: what a session asked to hear of is remembered, and asked for anew
 //! whenever its server has been started for another reason.
@@ -13,17 +13,24 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use bytes::Bytes;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::link::{Caller, Link, Listener, Outbox, Unasked};
 use crate::protocol::logging::LogLevel;
 use crate::protocol::raw::{entries, members, string};
-use crate::protocol::version::Era;
 use crate::supervisor::{self, InstanceKey, ScopeKey};
 
 /// Resources that one session can ask to hear of.
 const SUBSCRIPTIONS_MAX: usize = 256;
+
+/// Messages up to this length, in bytes, are copied into the mail.
+const COPIED_LEN_MAX: usize = 16 << 10;
+/// What a client may say of what it can be asked, in bytes; more is taken as nothing.
+const CAPABILITIES_LEN_MAX: usize = 16 << 10;
+/// The longest address that can be subscribed to, in bytes.
+const URI_LEN_MAX: usize = 8 << 10;
 
 /// Keys of which it is known what their clients can be asked.
 const DECLARED_MAX: usize = 1024;
@@ -73,7 +80,9 @@ pub struct OpenStream {
 
 /// A session wants to hear of more resources than it can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a session can subscribe to {SUBSCRIPTIONS_MAX} resources at the same time")]
+#[error(
+    "a session can subscribe to {SUBSCRIPTIONS_MAX} resources at the same time, with addresses of {URI_LEN_MAX} bytes"
+)]
 pub(super) struct TooManySubscriptions;
 
 impl Audience {
@@ -136,6 +145,9 @@ impl Audience {
 
     /// A client of an instance that a key names has said what it can be asked.
     pub(super) fn declared(&self, instance: &InstanceKey, capabilities: &str) {
+        if capabilities.len() > CAPABILITIES_LEN_MAX {
+            return;
+        }
         let mut declared = self.declared.lock().unwrap_or_else(PoisonError::into_inner);
         if declared.get(instance).is_some_and(|known| known == capabilities) {
             return;
@@ -183,7 +195,8 @@ impl Recipient {
 
     pub(super) fn subscribe(&self, uri: &str) -> Result<(), TooManySubscriptions> {
         let mut wishes = self.wishes();
-        if wishes.subscriptions.len() >= SUBSCRIPTIONS_MAX && !wishes.subscriptions.contains(uri) {
+        let is_full = wishes.subscriptions.len() >= SUBSCRIPTIONS_MAX && !wishes.subscriptions.contains(uri);
+        if is_full || uri.len() > URI_LEN_MAX {
             return Err(TooManySubscriptions);
         }
         wishes.subscriptions.insert(uri.to_owned());
@@ -218,7 +231,10 @@ impl Recipient {
 
     /// `false` if it is not taken: then whoever does not read is told so by the end of its streams.
     fn tell(&self, notice: Unasked<'_>) -> bool {
-        let is_taken = self.mail.push(notice.line.clone());
+        // A slice of the reader's buffer would keep the whole of that for as long as it waits.
+        let is_short = notice.line.len() <= COPIED_LEN_MAX;
+        let line = if is_short { Bytes::copy_from_slice(notice.line) } else { notice.line.clone() };
+        let is_taken = self.mail.push(line);
         if !is_taken {
             std::mem::take(&mut self.wishes().unread).cancel();
         }
@@ -279,17 +295,8 @@ impl supervisor::Audience for Ears {
         if let Some(level) = self.0.level(instance) {
             link.hear_logs_from(level);
         }
-        let wanted = self.0.wanted(instance);
-        match link.era() {
-            Era::Modern => link.listen(&wanted),
-            Era::Legacy => wanted.iter().for_each(|uri| ask_for(link, "resources/subscribe", uri)),
-        }
+        link.tell_of(|| self.0.wanted(instance));
     }
-}
-
-/// Tells a legacy server that somebody wants to hear of a resource, or nobody any more.
-pub(super) fn ask_for(link: &Link, method: &str, uri: &str) {
-    link.request_aside(method, &format!(r#"{{"uri":{}}}"#, Value::from(uri)));
 }
 
 /// What the server of one instance says.
@@ -327,7 +334,7 @@ impl Hearing {
     }
 }
 
-const TOO_MANY: &str = "too many questions wait for the client already";
+const TOO_MANY: &str = "the client does not keep up with what it is told";
 
 impl Listener for Hearing {
     fn notified(&self, link: &Link, notice: Unasked<'_>) -> bool {
@@ -385,6 +392,9 @@ fn as_legacy(capabilities: &str) -> String {
 
 /// Tasks are not relayed, so a server must not think that its client takes them.
 fn without_tasks(capabilities: &str) -> String {
+    if capabilities.len() > CAPABILITIES_LEN_MAX {
+        return "{}".to_owned();
+    }
     let Ok(all) = entries(capabilities) else { return "{}".to_owned() };
     if !all.iter().any(|(key, _)| key == "tasks") {
         return capabilities.to_owned();

@@ -107,6 +107,8 @@ pub struct Call {
     extra: String,
     /// How often the server has asked in a result.
     rounds: u32,
+    /// Where its wait in the queue counts from.
+    queued_from: Instant,
     /// What a legacy server waits for the modern client to answer.
     questions: Vec<Question>,
     phase: Phase,
@@ -180,6 +182,7 @@ impl Call {
             timer: None,
             extra: String::new(),
             rounds: 0,
+            queued_from: arrived,
             questions: Vec::new(),
             phase: Phase::ended(Reply::Fault(Fault::cancelled())),
         };
@@ -236,10 +239,15 @@ impl Call {
         }
         let supervisor = self.common.supervisor.clone();
         self.phase = self.carry_out(judged, &supervisor);
-        // Whoever cancelled in this very moment has perhaps looked into the slot before the call was there.
-        if asking.is_cancelled()
-            && let Phase::Running { slot, link, generation, call } = std::mem::replace(&mut self.phase, cancelled())
-        {
+        if asking.is_cancelled() {
+            self.cancelled_while_entering();
+        }
+    }
+
+    /// Whoever cancelled in this very moment has perhaps looked into the slot before the call was there.
+    fn cancelled_while_entering(&mut self) {
+        let cancelled = Phase::ended(Reply::Fault(Fault::cancelled()));
+        if let Phase::Running { slot, link, generation, call } = std::mem::replace(&mut self.phase, cancelled) {
             slot.give_up(&link, generation, call.upstream_id, "cancelled by the client");
         }
     }
@@ -304,7 +312,7 @@ impl Call {
                             self.phase = match answer {
                                 Ok(granted) => self.send(granted, sends_left),
                                 Err(refused) => Phase::ended(Reply::Fault(Fault::refused(
-                                    &self.backend.name, &refused, self.arrived.elapsed(),
+                                    &self.backend.name, &refused, self.queued_from.elapsed(),
                                 ))),
                             };
                         }
@@ -312,7 +320,11 @@ impl Call {
                         () = quiet(&mut self.timer, None) => return CallEvent::Quiet,
                     }
                 }
-                Phase::Running { .. } if !self.questions.is_empty() => return CallEvent::Ended(self.park()),
+                Phase::Running { .. } if !self.questions.is_empty() => {
+                    if let Some(reply) = self.park() {
+                        return CallEvent::Ended(reply);
+                    }
+                }
                 Phase::Running { link, call, .. } => {
                     tokio::select! {
                         // Notices first, since they were sent before the answer. All are kept in `self`.
@@ -445,7 +457,7 @@ impl Call {
 
     /// Who waits for a lease, and until when.
     fn caller(&self) -> (Caller, Instant) {
-        (self.as_caller(), self.deadline.min(self.arrived + self.backend.policy.queue.wait))
+        (self.as_caller(), self.deadline.min(self.queued_from + self.backend.policy.queue.wait))
     }
 
     /// What the client declared when its session began.
@@ -476,7 +488,7 @@ impl Call {
             Acquired::Now(granted) => self.send(granted, sends_left),
             Acquired::Later(waiter) => Phase::Queued { waiter, sends_left },
             Acquired::Refused(refused) => {
-                Phase::ended(Reply::Fault(Fault::refused(&self.backend.name, &refused, self.arrived.elapsed())))
+                Phase::ended(Reply::Fault(Fault::refused(&self.backend.name, &refused, self.queued_from.elapsed())))
             }
         })
     }
@@ -492,7 +504,8 @@ impl Call {
         let Granted { lease, link, .. } = granted;
         let (slot, generation, id) = (lease.slot().clone(), lease.generation, lease.id.0);
         let caller = self.as_caller();
-        if let (None, Some(level), true) = (&self.client.recipient, caller.logs, self.backend.offers.logging) {
+        let is_own = matches!(self.client.scope, ScopeKey::Named(_)) && self.backend.offers.logging;
+        if let (None, Some(level), true) = (&self.client.recipient, caller.logs, is_own) {
             link.hear_logs_from(level);
         }
         let metadata;

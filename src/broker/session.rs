@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::Broker;
-use super::audience::{Recipient, ask_for};
+use super::audience::Recipient;
 use super::call::ruled;
 use super::fault::Fault;
 use crate::link::{Link, RequestError};
@@ -75,13 +75,13 @@ impl Broker {
         } else {
             recipient.unsubscribe(&uri);
         }
+        let Some(link) = self.greeted_link(key) else { return Ok(()) };
         let is_wanted_anyway = self.audience.is_wanted_by_others(key, recipient.session(), &uri);
-        let Some(link) = self.greeted_link(key).filter(|_| !is_wanted_anyway) else { return Ok(()) };
-        if link.era() == Era::Modern {
-            link.listen(&self.audience.wanted(key));
+        if link.era() == Era::Modern || (is_wanted_anyway && !is_new) {
+            link.tell_of(|| self.audience.wanted(key));
             return Ok(());
         }
-        let asked = tokio::time::timeout(SUBSCRIBE_MAX, link.request_of(request)).await;
+        let asked = tokio::time::timeout(SUBSCRIBE_MAX, link.tell_of_one(&uri, is_new, request)).await;
         match asked {
             Ok(Err(RequestError::Refused { code, error })) if is_new => {
                 recipient.unsubscribe(&uri);
@@ -99,13 +99,7 @@ impl Broker {
         // An error leaves the rest out.
         let agreed: Vec<&String> = uris.iter().take_while(|uri| recipient.subscribe(uri).is_ok()).collect();
         if let Some(link) = self.greeted_link(&key).filter(|_| !agreed.is_empty()) {
-            match link.era() {
-                Era::Modern => link.listen(&self.audience.wanted(&key)),
-                Era::Legacy => {
-                    let is_new = |uri: &&&String| !self.audience.is_wanted_by_others(&key, stream, uri);
-                    agreed.iter().filter(is_new).for_each(|uri| ask_for(&link, "resources/subscribe", uri));
-                }
-            }
+            link.tell_of(|| self.audience.wanted(&key));
         }
         Listening { broker: self.clone(), key, recipient }
     }
@@ -114,13 +108,8 @@ impl Broker {
     pub(super) fn let_go(&self, key: &InstanceKey, recipient: &Recipient) {
         let wanted = recipient.subscriptions();
         wanted.iter().for_each(|uri| recipient.unsubscribe(uri));
-        let Some(link) = self.greeted_link(key).filter(|_| !wanted.is_empty()) else { return };
-        match link.era() {
-            Era::Modern => link.listen(&self.audience.wanted(key)),
-            Era::Legacy => {
-                let is_over = |uri: &&String| !self.audience.is_wanted_by_others(key, recipient.session(), uri);
-                wanted.iter().filter(is_over).for_each(|uri| ask_for(&link, "resources/unsubscribe", uri));
-            }
+        if let Some(link) = self.greeted_link(key).filter(|_| !wanted.is_empty()) {
+            link.tell_of(|| self.audience.wanted(key));
         }
     }
 

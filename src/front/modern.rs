@@ -280,11 +280,11 @@ impl Wanted {
             ("promptsListChanged", self.prompts),
             ("resourcesListChanged", self.resources),
         ];
-        let agreed: Vec<String> = flags
-            .into_iter()
-            .filter(|(_, is_agreed)| *is_agreed)
-            .map(|(name, _)| format!(r#""{name}":true"#))
-            .collect();
+        let flags = flags.into_iter().filter(|(_, is_agreed)| *is_agreed);
+        let mut agreed: Vec<String> = flags.map(|(name, _)| format!(r#""{name}":true"#)).collect();
+        if !self.subscriptions.is_empty() {
+            agreed.push(format!(r#""resourceSubscriptions":{}"#, Value::from(self.subscriptions.as_slice())));
+        }
         format!("{{{}}}", agreed.join(","))
     }
 }

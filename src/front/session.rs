@@ -203,17 +203,19 @@ impl Sessions {
 
     /// `None` when all places are taken by sessions in use.
     fn insert(&self, backend: &Arc<str>, claims: &Claims, token: &str, capabilities: &str) -> Option<Arc<Session>> {
-        let session = Arc::new(Session {
-            id: claims.id,
-            backend: backend.clone(),
-            version: claims.version,
-            ended: CancellationToken::new(),
-            token: token.into(),
-            last_used: AtomicU64::new(now()),
-            in_flight: AtomicU32::new(0),
-            streams: Places::new(STREAMS_MAX),
-            recipient: self.audience.enter(backend, claims.id, capabilities),
-        });
+        let made = || {
+            Arc::new(Session {
+                id: claims.id,
+                backend: backend.clone(),
+                version: claims.version,
+                ended: CancellationToken::new(),
+                token: token.into(),
+                last_used: AtomicU64::new(now()),
+                in_flight: AtomicU32::new(0),
+                streams: Places::new(STREAMS_MAX),
+                recipient: self.audience.enter(backend, claims.id, capabilities),
+            })
+        };
         let mut table = self.table();
         // One for the newcomer, and one more as long as there are more than a lower bound allows.
         for _ in 0..(table.len() + 1).saturating_sub(self.max()).min(2) {
@@ -222,8 +224,8 @@ impl Sessions {
             let oldest = oldest.map(|session| session.id)?;
             table.remove(&oldest);
         }
-        // Somebody may have taken it back in this moment; then that is the one.
-        Some(table.entry(session.id).or_insert(session).clone())
+        // Somebody may have taken it back in this moment; then that is the one, and no other is known to servers.
+        Some(table.entry(claims.id).or_insert_with(made).clone())
     }
 
     fn table(&self) -> MutexGuard<'_, HashMap<u128, Arc<Session>>> {

@@ -1,7 +1,6 @@
 //! The link itself: what others ask of it.
 
 use std::any::Any;
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -16,17 +15,21 @@ use tokio_util::task::TaskTracker;
 use super::listener::{Listener, Unasked};
 use super::outbox::Outbox;
 use super::pending::{Caller, Entry, Loss, Outcome, Pending};
-use super::questions::Questions;
+use super::questions::{Question, Questions};
 use super::stderr::Tail;
+use super::wishes::Told;
 use super::{reader, stderr, writer};
 use crate::protocol::call::{CallRequest, Outbound, cancelled_request, modern_metadata, one_line};
-use crate::protocol::logging::LogLevel;
+use crate::protocol::error::{INTERNAL_ERROR, RpcError};
 use crate::protocol::raw::{replaced, span, with_members};
 use crate::protocol::version::Era;
 
 /// Lines that may wait for the writer. Each call is one line and needs a lease, so this is reached only by a server
 /// that has stopped reading while its calls are being cancelled.
 const LINES_WAITING_MAX: usize = 1024;
+
+/// The longest notification of a client that is passed on, in bytes: half the places for lines hold 32 MiB of them.
+const NOTIFICATION_LEN_MAX: usize = 64 << 10;
 
 /// Our ends of the three pipes.
 #[derive(Debug)]
@@ -60,10 +63,9 @@ pub(super) struct Shared {
     own_requests: AtomicU64,
     /// Whether requests carry their own metadata; told before the first one.
     is_modern: AtomicBool,
-    /// The broker's own request that a modern server tells of changes by, while there is one.
-    listening: AtomicU64,
-    /// What the server was last told; `u8::MAX` before.
-    log_level: AtomicU8,
+    pub told: Mutex<Told>,
+    /// The level that the server was last told; `u8::MAX` before.
+    pub log_level: AtomicU8,
     pub limits: LinkLimits,
     pub stdin_closed: CancellationToken,
     pub lost: CancellationToken,
@@ -119,7 +121,7 @@ impl Link {
             lines,
             own_requests: AtomicU64::new(0),
             is_modern: AtomicBool::new(false),
-            listening: AtomicU64::new(0),
+            told: Mutex::default(),
             log_level: AtomicU8::new(u8::MAX),
             limits,
             stdin_closed: CancellationToken::new(),
@@ -227,12 +229,23 @@ impl Link {
 
     /// Sends one message that needs no answer; dropped if the writer is gone or hopelessly behind.
     pub fn notify(&self, message: &str) {
-        let _ = self.0.lines.try_send(Bytes::from(format!("{message}\n")));
+        self.write(Bytes::from(format!("{message}\n")));
     }
 
-    /// Passes a client's message on, which has no id of its own in this conversation; dropped as [`Self::notify`] does.
+    /// A whole line, dropped as [`Self::notify`] says.
+    pub(super) fn write(&self, line: Bytes) {
+        let _ = self.0.lines.try_send(line);
+    }
+
+    /// Passes a client's notification on. They need no lease, so they have half of the places that lines can wait in, and
+    /// no more bytes there than fit: what does not is dropped and counted, and no call is lost for it.
     pub fn pass_on(&self, message: &[u8]) {
-        let _ = self.0.lines.try_send(one_line(message.to_vec()).into());
+        let is_crowded = self.0.lines.capacity() < LINES_WAITING_MAX / 2;
+        if is_crowded || message.len() > NOTIFICATION_LEN_MAX {
+            self.0.counts.notifications_dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        self.write(one_line(message.to_vec()).into());
     }
 
     /// Where the caller of the newest call hears of things whose caller is meant.
@@ -240,16 +253,20 @@ impl Link {
         self.pending().newest(is_meant)
     }
 
-    /// The client of all calls that are out, if it is one alone: then what the server says is about its calls.
+    /// The client of all calls so far, if it is one alone: then what the server says is about its calls.
     pub fn sole_client(&self) -> Option<u128> {
         self.pending().sole_client()
     }
 
-    /// Passes a request of the server on, under an id that is the broker's own. `false`: too many wait for answers, or
-    /// the one it is for does not keep up.
+    /// Passes a request of the server on, under an id that is the broker's own. `false`: the one it is for does not keep
+    /// up.
     pub fn ask(&self, question: Unasked<'_>, id: &str, to: &Arc<Outbox>) -> bool {
-        let server_id = Bytes::copy_from_slice(id.as_bytes());
-        let Some(asked_as) = self.questions().ask(server_id, to.clone()) else { return false };
+        let asked = Question { server_id: Bytes::copy_from_slice(id.as_bytes()), to: to.clone() };
+        let (asked_as, given_up) = self.questions().ask(asked);
+        if let Some(Question { server_id, .. }) = given_up {
+            let id = String::from_utf8_lossy(&server_id);
+            self.notify(&RpcError::new(INTERNAL_ERROR, "the client did not answer").response(Some(&id)));
+        }
         let shown_id = asked_as.to_string();
         let line = replaced(question.line, &mut [(span(question.text, id), shown_id.as_bytes())]);
         let is_sent = to.push(line.into());
@@ -264,7 +281,7 @@ impl Link {
     pub fn answer(&self, message: &Bytes, text: &str, id: &str) -> bool {
         let question = id.parse().ok().and_then(|id| self.questions().take(id));
         let Some(question) = question else { return false };
-        self.pass_on(&replaced(message, &mut [(span(text, id), &question.server_id)]));
+        self.write(one_line(replaced(message, &mut [(span(text, id), &question.server_id)])).into());
         // The answer is in the queue of the writer: what is written after it comes after it.
         self.0.answered.notify_waiters();
         true
@@ -274,7 +291,7 @@ impl Link {
     pub fn answer_with(&self, id: u64, result: &str) -> bool {
         let Some(question) = self.questions().take(id) else { return false };
         let id = String::from_utf8_lossy(&question.server_id);
-        self.pass_on(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#).as_bytes());
+        self.write(one_line(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#).into_bytes()).into());
         self.0.answered.notify_waiters();
         true
     }
@@ -306,34 +323,6 @@ impl Link {
         question.to.push(replaced(notice.line, &mut [(span(notice.text, id), asked_as.as_bytes())]).into())
     }
 
-    /// Has a modern server tell of changes of these resources, and of no others.
-    pub fn listen(&self, uris: &BTreeSet<String>) {
-        let id = if uris.is_empty() { 0 } else { self.own_id() };
-        let before = self.0.listening.swap(id, Ordering::Relaxed);
-        if id != 0 {
-            let uris = Value::from(uris.iter().map(String::as_str).collect::<Vec<_>>());
-            let params = format!(r#"{{"notifications":{{"resourceSubscriptions":{uris}}}}}"#);
-            let line = one_line(self.own_message(id, "subscriptions/listen", &params).into_bytes());
-            // An error means that the conversation is over, and with it what was asked for.
-            let _ = self.send(id, line, None, None, Box::new(()));
-        }
-        // The new one first, so that no change falls between the two.
-        if before != 0 {
-            self.cancel(before, "another subscription takes its place", Outcome::Cancelled);
-        }
-    }
-
-    /// Has the server tell of log messages from this level on. What was asked for last holds.
-    pub fn hear_logs_from(&self, level: LogLevel) {
-        // A modern server is told with each request.
-        if self.era() == Era::Modern {
-            return;
-        }
-        if self.0.log_level.swap(level as u8, Ordering::Relaxed) != level as u8 {
-            self.request_aside("logging/setLevel", &format!(r#"{{"level":"{}"}}"#, level.name()));
-        }
-    }
-
     /// Requests of the server that wait for a client's answer.
     pub fn questions_out(&self) -> usize {
         self.questions().len()
@@ -357,14 +346,6 @@ impl Link {
                 () = self.lost() => return,
             }
         }
-    }
-
-    /// Asks for something in the background; what the server answers is of no consequence.
-    pub fn request_aside(&self, method: &str, params: &str) {
-        let id = self.own_id();
-        let line = one_line(self.own_message(id, method, params).into_bytes());
-        // An error means that the conversation is over, and with it what was asked for.
-        let _ = self.send(id, line, None, None, Box::new(()));
     }
 
     /// Closes the server's stdin: the polite request to end (2025-11-25, `lifecycle`, Shutdown).

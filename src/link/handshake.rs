@@ -143,6 +143,8 @@ impl Link {
 
     async fn result_of(&self, id: u64, line: Vec<u8>) -> Result<String, RequestError> {
         let in_flight = self.send(id, line, None, None, Box::new(())).map_err(|_| RequestError::Lost)?;
+        // Whoever does not wait for the answer leaves nothing behind.
+        let _entry = OwnEntry { link: self, id };
         let outcome = tokio::select! {
             // Cancel safe: the receiver is not used again.
             outcome = in_flight.outcome => outcome,
@@ -157,6 +159,18 @@ impl Link {
             Ok(Outcome::TooLarge { len, max }) => Err(RequestError::TooLarge { len, max }),
             Ok(Outcome::Cancelled | Outcome::TimedOut | Outcome::Lost(_)) | Err(_) => Err(RequestError::Lost),
         }
+    }
+}
+
+/// The entry of a request of the broker's own, for as long as somebody waits for its answer.
+struct OwnEntry<'l> {
+    link: &'l Link,
+    id: u64,
+}
+
+impl Drop for OwnEntry<'_> {
+    fn drop(&mut self) {
+        drop(self.link.pending().remove(self.id));
     }
 }
 

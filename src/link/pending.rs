@@ -131,11 +131,6 @@ impl Entry {
         self.held
     }
 
-    /// Whether it is a request of the broker's own.
-    pub fn is_own(&self) -> bool {
-        self.caller.is_none()
-    }
-
     /// Tells the caller, if one waits; `false` if the answer came too late for anybody.
     pub fn finish(mut self, outcome: Outcome) -> bool {
         self.reply.take().is_some_and(|reply| reply.send(outcome).is_ok())
@@ -172,10 +167,20 @@ impl Entry {
     }
 }
 
+/// Whose calls there have been.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Users {
+    #[default]
+    None,
+    One(u128),
+    Many,
+}
+
 /// All calls that are out. Bounded by the leases of the slot, which each call holds one of.
 #[derive(Default)]
 pub(super) struct Pending {
     entries: HashMap<u64, Entry>,
+    users: Users,
     /// When somebody will look for calls whose deadline has passed.
     look_at: Option<Instant>,
     is_closed: bool,
@@ -192,6 +197,13 @@ impl Pending {
         let is_earlier = entry.deadline.is_some_and(|deadline| self.look_at.is_none_or(|planned| deadline < planned));
         if is_earlier {
             self.look_at = entry.deadline;
+        }
+        if let Some(Caller { client, .. }) = &entry.caller {
+            self.users = match self.users {
+                Users::None => Users::One(*client),
+                Users::One(known) if known == *client => Users::One(known),
+                Users::One(_) | Users::Many => Users::Many,
+            };
         }
         self.entries.insert(id, entry);
         is_earlier
@@ -236,9 +248,7 @@ impl Pending {
     /// given up before.
     pub fn give_up(&mut self, id: u64) -> Option<Option<oneshot::Sender<Outcome>>> {
         let entry = self.entries.get_mut(&id)?;
-        if entry.caller.is_some() {
-            entry.deadline.take()?;
-        }
+        entry.deadline.take()?;
         Some(entry.abandon())
     }
 
@@ -264,11 +274,13 @@ impl Pending {
         heard.max_by_key(|(id, _)| **id).map(|(_, notices)| notices.clone())
     }
 
-    /// The client of everything that is out, if it is one alone.
+    /// The client of every call so far, if it is one alone: of a server that others have used, nobody can tell whom a
+    /// message is about that comes late.
     pub fn sole_client(&self) -> Option<u128> {
-        let mut clients = self.entries.values().filter_map(|entry| Some(entry.caller.as_ref()?.client));
-        let first = clients.next()?;
-        clients.all(|client| client == first).then_some(first)
+        match self.users {
+            Users::One(client) => Some(client),
+            Users::None | Users::Many => None,
+        }
     }
 
     /// Calls whose deadline has passed, and the next moment to look again.

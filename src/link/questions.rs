@@ -36,15 +36,14 @@ pub(super) struct Questions {
 }
 
 impl Questions {
-    /// The id for the client; `None` when too many are out.
-    pub fn ask(&mut self, server_id: Bytes, to: Arc<Outbox>) -> Option<u64> {
-        if self.out.len() >= OUT_MAX {
-            return None;
-        }
+    /// The id for the client; and the one that has waited for longest, where too many do: nobody will answer it.
+    pub fn ask(&mut self, question: Question) -> (u64, Option<Question>) {
+        let oldest = self.out.keys().min().copied().filter(|_| self.out.len() >= OUT_MAX);
+        let given_up = oldest.and_then(|oldest| self.out.remove(&oldest));
         self.has_asked = true;
         let id = fresh_question_id();
-        self.out.insert(id, Question { server_id, to });
-        Some(id)
+        self.out.insert(id, question);
+        (id, given_up)
     }
 
     /// The client has answered, or the server does not want to know any more.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 
-use super::conversation::Link;
+use super::conversation::{Link, OWN_IDS};
 use super::listener::Unasked;
 use super::pending::Outcome;
 use crate::protocol::answer::Answer;
@@ -95,14 +95,14 @@ fn take(link: &Link, line: &Bytes) {
     }
 }
 
-fn answered(link: &Link, line: &Bytes, text: &str, id: &str, answer: envelope::Answer<'_>) {
-    let entry = id.parse().ok().and_then(|id: u64| link.pending().remove(id));
-    let is_delivered = entry.is_some_and(|entry| {
-        // Of some of its own requests the broker wants no answer.
-        let is_own = entry.is_own();
-        entry.finish(Outcome::Answered(Answer::new(line, text, id, answer))) || is_own
-    });
-    if !is_delivered {
+fn answered(link: &Link, line: &Bytes, text: &str, id_text: &str, answer: envelope::Answer<'_>) {
+    let id = id_text.parse::<u64>().ok();
+    let entry = id.and_then(|id| link.pending().remove(id));
+    // Of some of its own requests the broker wants no answer.
+    let is_wanted = id.is_none_or(|id| id < OWN_IDS);
+    let is_delivered =
+        entry.is_some_and(|entry| entry.finish(Outcome::Answered(Answer::new(line, text, id_text, answer))));
+    if !is_delivered && is_wanted {
         count(&link.0.counts.late_answers);
     }
 }

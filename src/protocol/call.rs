@@ -169,31 +169,37 @@ impl CallRequest {
                 edits.push((meta.clone(), added.as_bytes()));
             }
             (Crossing::ToModern(metadata), Some(meta)) => {
-                let is_empty = self.text(meta.start + 1..meta.end).trim_start().starts_with('}');
-                added = format!("{metadata}{}", if is_empty { "" } else { "," });
+                added = format!("{metadata}{}", if self.is_empty_object(meta) { "" } else { "," });
                 edits.push((meta.start + 1..meta.start + 1, added.as_bytes()));
                 edits.extend(token);
             }
+            // A list has no place for metadata. What a server makes of that is its own affair.
+            (Crossing::ToModern(_), None)
+                if self.params.clone().is_some_and(|params| self.text(params).starts_with('[')) => {}
             (Crossing::ToModern(metadata), None) => {
-                let is_empty = |params: &Range<usize>| self.text(start..params.end).trim_start().starts_with('}');
+                let joined = if outbound.extra.is_empty() { "" } else { "," };
+                let members = format!(r#""_meta":{{{metadata}}}{joined}{}"#, outbound.extra);
                 added = match &self.params {
-                    Some(params) if is_empty(params) => format!(r#""_meta":{{{metadata}}}"#),
-                    Some(_) => format!(r#""_meta":{{{metadata}}},"#),
-                    None => format!(r#""params":{{"_meta":{{{metadata}}}}},"#),
+                    Some(params) if self.is_empty_object(params) => members,
+                    Some(_) => format!("{members},"),
+                    None => format!(r#""params":{{{members}}},"#),
                 };
                 // Without params: first in the message, which has other members.
                 let at = if self.params.is_some() { start } else { self.opening() };
                 edits.push((at..at, added.as_bytes()));
             }
         }
-        let mut extra = outbound.extra.to_owned();
-        if !extra.is_empty() {
-            let is_last =
-                self.params.as_ref().is_some_and(|params| self.text(start..params.end).trim_start().starts_with('}'));
-            extra.push_str(if is_last { "" } else { "," });
+        // Where metadata was put in as a whole it is in there already.
+        let is_apart = !outbound.extra.is_empty() && self.meta.is_some();
+        let extra = format!("{},", outbound.extra);
+        if is_apart {
             edits.push((start..start, extra.as_bytes()));
         }
         one_line(replaced(&self.body, &mut edits))
+    }
+
+    fn is_empty_object(&self, object: &Range<usize>) -> bool {
+        self.text(object.start + 1..object.end).trim_start().starts_with('}')
     }
 
     /// Behind the brace that opens the message.

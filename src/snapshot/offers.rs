@@ -8,6 +8,7 @@ use std::collections::HashSet;
 
 use serde_json::value::RawValue;
 
+use super::surface::beyond;
 use crate::catalog::Catalog;
 use crate::core::diagnostic::suggestion;
 use crate::protocol::call::{CompletionOf, Subject};
@@ -41,11 +42,8 @@ pub struct Offers {
 
 impl Offers {
     pub fn of(catalog: &Catalog) -> Self {
-        let [prompts, resources, completions, logging, experimental, extensions] = members(
-            catalog.capabilities.get(),
-            ["prompts", "resources", "completions", "logging", "experimental", "extensions"],
-        )
-        .unwrap_or_default();
+        let [prompts, resources, completions, logging] =
+            members(catalog.capabilities.get(), ["prompts", "resources", "completions", "logging"]).unwrap_or_default();
         let subscribe = resources.and_then(|resources| members(resources, ["subscribe"]).ok()?[0]);
         let texts = |items: &[Box<RawValue>], key: &'static str| {
             let text = |item: &RawValue| members(item.get(), [key]).ok()?[0].and_then(string).map(|s| s.into_owned());
@@ -57,7 +55,7 @@ impl Offers {
             subscriptions: subscribe == Some("true"),
             completions: completions.is_some(),
             logging: logging.is_some(),
-            extends: experimental.or(extensions).is_some(),
+            extends: !beyond(catalog).is_empty(),
             prompt_names: texts(&catalog.prompts, "name").into_iter().collect(),
             addresses: texts(&catalog.resources, "uri").into_iter().collect(),
             templates: texts(&catalog.resource_templates, "uriTemplate"),

@@ -154,11 +154,15 @@ fn capabilities(catalog: &Catalog, offers: &Offers, keeps_media: bool) -> String
     if offers.logging {
         offered.push(r#""logging":{}"#.to_owned());
     }
-    for key in ["experimental", "extensions"] {
-        let [raw] = members(catalog.capabilities.get(), [key]).unwrap_or_default();
-        offered.extend(raw.and_then(without_tasks).map(|raw| format!(r#""{key}":{raw}"#)));
-    }
+    offered.extend(beyond(catalog).into_iter().map(|(key, raw)| format!(r#""{key}":{raw}"#)));
     format!("{{{}}}", offered.join(","))
+}
+
+/// What a server says that it speaks beyond the protocol: the member of its capabilities, and what is in it.
+pub(super) fn beyond(catalog: &Catalog) -> Vec<(&'static str, String)> {
+    let found = members(catalog.capabilities.get(), ["experimental", "extensions"]).unwrap_or_default();
+    let each = ["experimental", "extensions"].into_iter().zip(found);
+    each.filter_map(|(key, raw)| Some((key, without_tasks(raw?)?))).collect()
 }
 
 /// Tasks are not relayed: their ids would outlive the answers that the broker waits for.

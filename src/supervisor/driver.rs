@@ -17,6 +17,7 @@ use crate::core::limits::TreeLimit;
 use crate::events::What;
 use crate::link::{HandshakeError, Link, Loss, RequestError};
 use crate::ownership::{Remains, RootExit, Sweep, Tree};
+use crate::protocol::raw::members;
 use crate::protocol::version::Era;
 
 /// After the root's exit, how long its last words may take to be read. Orphans may hold the pipes open for ever, so
@@ -207,6 +208,8 @@ impl Driver {
                     slot.set_live(live);
                     slot.forget_failure();
                     slot.report(generation, Report::Initialized);
+                    // What was wished for since then could not be told to a server that nobody found.
+                    audience.greeted(&slot.key, &started.link);
                     tracing::info!(slot = %slot, %generation, "ready");
                     // Not before: until here, a lost link is the failure of the handshake, which says why.
                     started.link.lost().await;
@@ -302,6 +305,10 @@ async fn greet(
     let greeted = async {
         if slot.key.era_of(&plan.catalog) == Era::Modern {
             started.link.speak_modern();
+            // Its capabilities are the catalog's: it says nothing of itself without being asked.
+            if !matches!(members(plan.catalog.capabilities.get(), ["tools"]), Ok([Some(_)])) {
+                return Ok(Vec::new());
+            }
             match started.link.list("tools/list", "tools").await {
                 // The catalog says what the server spoke when it was captured: one that does not any more is asked anew.
                 Err(HandshakeError::List { source: RequestError::Refused { .. }, .. })

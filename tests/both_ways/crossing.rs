@@ -56,7 +56,7 @@ fn work(session: &Session, name: &str, worker: usize) {
         let progress: Vec<&String> = reply.before.iter().filter(|line| line.contains("progressToken")).collect();
         assert_eq!(progress.len(), notices, "{:?}", reply.before);
         assert!(progress.iter().all(|line| line.contains(&format!("\"{mark}\""))), "{progress:?}");
-        // Log messages come to a session of which alone calls are out; then they are about one of those.
+        // Log messages come to a session that alone has used the server; then they are about one of its calls.
         assert!(reply.before.iter().all(|line| !line.contains(other)), "{:?}", reply.before);
     }
 }

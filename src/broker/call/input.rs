@@ -7,6 +7,7 @@
 //! the client does not see.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -15,14 +16,17 @@ use super::{Call, Ended, Phase, Reply};
 use crate::broker::awaited::{Expected, Given};
 use crate::broker::undecided::Asking;
 use crate::link::{Outbox, Outcome};
-use crate::protocol::call::{CallRequest, parse_text};
+use crate::protocol::call::{CallRequest, cancelled_request, parse_text};
 use crate::protocol::envelope::Message;
 use crate::protocol::error::{INTERNAL_ERROR, RpcError};
-use crate::protocol::raw::{entries, members, string};
+use crate::protocol::raw::{entries, members, string, with_members};
 use crate::protocol::version::Era;
 
 /// Rounds of questions that one call may take: a server that asks for ever is no use to anybody.
 const ROUNDS_MAX: u32 = 16;
+
+/// Questions of one result; one that asks more is passed on as it is, which its client cannot make anything of.
+const QUESTIONS_MAX: usize = 64;
 
 /// Questions of a result, on their way to a legacy client and back.
 #[derive(Debug)]
@@ -74,12 +78,14 @@ impl Call {
             return None;
         }
         let questions = requests.map(entries).transpose().ok()?.unwrap_or_default();
+        if questions.len() > QUESTIONS_MAX {
+            return None;
+        }
         let expected = self.common.awaited.expect(recipient.session(), questions.len());
         let mut to_send: VecDeque<Bytes> = std::iter::from_fn(|| notices.take()).collect();
         for (id, (_, question)) in expected.ids.iter().zip(&questions) {
             // The method and the params of the question, and whatever else it has.
-            let rest = question.trim_start().strip_prefix('{').unwrap_or("}");
-            to_send.push_back(format!(r#"{{"jsonrpc":"2.0","id":{id},{rest}"#).into());
+            to_send.push_back(with_members(question, &format!(r#""jsonrpc":"2.0","id":{id}"#)).into());
         }
         Some(Round {
             expected,
@@ -141,36 +147,49 @@ impl Call {
         }
         extra.extend(round.state.as_ref().map(|state| format!(r#""requestState":{state}"#)));
         self.extra = extra.join(",");
+        // It waits anew: what its client took to answer is no wait in the queue.
+        self.queued_from = Instant::now();
         let supervisor = self.common.supervisor.clone();
         self.phase = self.enter(&supervisor);
+        if round.asking.is_cancelled() {
+            self.cancelled_while_entering();
+        }
     }
 
     /// Whether a message is a question of a legacy server to a modern client, which is noted then: the client's request
     /// has to end with it.
     pub(super) fn notes_question(&mut self, message: &[u8]) -> bool {
-        let question = (self.client.era == Era::Modern).then(|| read(message)).flatten();
-        let is_question = question.is_some();
-        self.questions.extend(question);
-        is_question
+        if self.client.era == Era::Legacy {
+            return false;
+        }
+        match read(message) {
+            Some(Said::Asks(question)) => self.questions.push(question),
+            Some(Said::Withdraws(id)) => self.questions.retain(|question| question.id != id),
+            None => return false,
+        }
+        true
     }
 
-    /// Ends the client's request with all that is asked now; the call waits for its next one.
-    pub(super) fn park(&mut self) -> Reply {
-        if let Phase::Running { link, call, .. } = &self.phase {
-            link.park(call.upstream_id);
-            let notices = call.notices.clone();
-            while let Some(next) = notices.take() {
-                // Words between questions have no stream any more; what they were about is in the result.
-                if let Some(next) = self.ruled(next) {
-                    self.notes_question(&next);
-                }
+    /// Ends the client's request with all that is asked now; the call waits for its next one. `None` if nothing is
+    /// asked any more.
+    pub(super) fn park(&mut self) -> Option<Reply> {
+        let Phase::Running { link, call, .. } = &self.phase else { return None };
+        let (link, upstream_id, notices) = (link.clone(), call.upstream_id, call.notices.clone());
+        while let Some(next) = notices.take() {
+            // Words between questions have no stream any more; what they were about is in the result.
+            if let Some(next) = self.ruled(next) {
+                self.notes_question(&next);
             }
         }
+        if self.questions.is_empty() {
+            return None;
+        }
+        link.park(upstream_id);
         let id = self.request.id();
         let asked: Vec<String> =
             self.questions.iter().map(|question| format!(r#""{}":{}"#, question.id, question.shown)).collect();
         let parked = self.moved_out();
-        match self.common.parked.park(parked) {
+        Some(match self.common.parked.park(parked) {
             Some(state) => {
                 let message = format!(
                     r#"{{"jsonrpc":"2.0","id":{},"result":{{"resultType":"input_required","inputRequests":{{{}}},"requestState":"{state}"}}}}"#,
@@ -183,7 +202,7 @@ impl Call {
                 INTERNAL_ERROR,
                 "too many calls wait for answers of their clients; call again later",
             )),
-        }
+        })
     }
 
     /// This call, to be gone on with by another request; what stays has ended.
@@ -203,6 +222,7 @@ impl Call {
             timer: None,
             extra: String::new(),
             rounds: self.rounds,
+            queued_from: self.queued_from,
             questions: std::mem::take(&mut self.questions),
             phase: std::mem::replace(&mut self.phase, ended),
         }
@@ -216,7 +236,11 @@ impl Call {
             self.questions.retain(|question| {
                 let key = question.id.to_string();
                 let answer = answers.iter().find(|(known, _)| *known == key);
-                answer.is_none_or(|(_, answer)| !link.answer_with(question.id, answer))
+                // One that its server has withdrawn meanwhile is answered too: nobody asks it any more.
+                answer.is_none_or(|(_, answer)| {
+                    link.answer_with(question.id, answer);
+                    false
+                })
             });
         }
         self.request = request;
@@ -232,8 +256,23 @@ pub(super) struct Question {
     shown: String,
 }
 
-fn read(message: &[u8]) -> Option<Question> {
-    let (_, Message::Request { id, method, params }) = parse_text(message).ok()? else { return None };
-    let params = params.map(|params| format!(r#","params":{params}"#)).unwrap_or_default();
-    Some(Question { id: id.parse().ok()?, shown: format!(r#"{{"method":{}{params}}}"#, Value::from(&*method)) })
+/// What a server says about questions.
+enum Said {
+    Asks(Question),
+    /// It does not want to know any more what it asked under this id.
+    Withdraws(u64),
+}
+
+fn read(message: &[u8]) -> Option<Said> {
+    match parse_text(message).ok()?.1 {
+        Message::Request { id, method, params } => {
+            let params = params.map(|params| format!(r#","params":{params}"#)).unwrap_or_default();
+            let shown = format!(r#"{{"method":{}{params}}}"#, Value::from(&*method));
+            Some(Said::Asks(Question { id: id.parse().ok()?, shown }))
+        }
+        Message::Notification { method, params } if method == "notifications/cancelled" => {
+            Some(Said::Withdraws(cancelled_request(params)?.parse().ok()?))
+        }
+        _ => None,
+    }
 }
