@@ -207,12 +207,18 @@ pub fn initialize(path: &str, version: &str) -> Request {
 pub struct Modern {
     pub http: Http,
     pub path: String,
+    capabilities: Value,
     next_id: AtomicU64,
 }
 
 impl Modern {
     pub fn new(broker: &Broker, path: &str) -> Self {
-        Self { http: broker.http(), path: path.to_owned(), next_id: AtomicU64::new(1) }
+        Self::declaring(broker, path, json!({}))
+    }
+
+    /// A client that declares `capabilities` with each request.
+    pub fn declaring(broker: &Broker, path: &str, capabilities: Value) -> Self {
+        Self { http: broker.http(), path: path.to_owned(), capabilities, next_id: AtomicU64::new(1) }
     }
 
     /// A request with all headers and metadata that the revision asks for.
@@ -223,16 +229,29 @@ impl Modern {
             *meta = json!({});
         }
         meta["io.modelcontextprotocol/protocolVersion"] = MODERN.into();
-        meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
+        meta["io.modelcontextprotocol/clientCapabilities"] = self.capabilities.clone();
         meta["io.modelcontextprotocol/clientInfo"] = json!({"name": "test", "version": "1"});
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string();
+        self.post(method, params["name"].as_str().or(params["uri"].as_str()), body)
+    }
+
+    /// A POST of `body` with the headers that a request of `method`, about `name`, has.
+    pub fn post(&self, method: &str, name: Option<&str>, body: impl Into<Vec<u8>>) -> Request {
         let request =
             Request::post(&self.path, body).header("mcp-protocol-version", MODERN).header("mcp-method", method);
-        match params["name"].as_str().or(params["uri"].as_str()) {
+        match name {
             Some(name) => request.header("mcp-name", name),
             None => request,
         }
+    }
+
+    /// A `subscriptions/listen` for `notifications`, open.
+    #[track_caller]
+    pub fn hear(&self, notifications: &Value) -> Events<BufReader<Body>> {
+        let stream = self.http.open(&self.request("subscriptions/listen", &json!({"notifications": notifications})));
+        assert_eq!(stream.status(), 200);
+        stream.events(STREAM_LIMIT)
     }
 
     pub fn call_request(&self, tool: &str, arguments: &Value) -> Request {

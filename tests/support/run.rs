@@ -1,7 +1,7 @@
 //! What a test is told about the run that it belongs to: the only place that reads it from the environment.
 //!
-//! `LAZY_MCP_BINARY` and `LAZY_MCP_FIXTURE` name other builds, or copies where this user can reach them, instead of those
-//! that cargo has just made. `LAZY_MCP_TEST_SKIPS` names a file for a line about each test that had nothing to test
+//! `LAZY_MCP_BINARY`, `LAZY_MCP_FIXTURE` and `LAZY_MCP_CONFORMANCE` name other builds, or copies where this user can
+//! reach them, instead of those that cargo has just made. `LAZY_MCP_TEST_SKIPS` names a file for a line about each test that had nothing to test
 //! here, so that tests/run.sh does not count it. `LAZY_MCP_TEST_RUN` names the run, `LAZY_MCP_TEST_DEPS` the folder of
 //! what tests/run.sh installed.
 
@@ -19,6 +19,11 @@ pub fn broker_program() -> PathBuf {
 /// The scripted server.
 pub fn fixture_program() -> PathBuf {
     path("LAZY_MCP_FIXTURE").unwrap_or_else(|| env!("CARGO_BIN_EXE_fixture-mcp").into())
+}
+
+/// The server that keeps to the protocol.
+pub fn conformance_program() -> PathBuf {
+    path("LAZY_MCP_CONFORMANCE").unwrap_or_else(|| env!("CARGO_BIN_EXE_conformance-mcp").into())
 }
 
 /// Where npm's cache and the clients' SDKs are, if they were installed.

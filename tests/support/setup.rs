@@ -11,10 +11,18 @@ use tempfile::TempDir;
 use super::broker::Broker;
 use super::{cli, run};
 
-/// A fixture server as a backend of the broker.
+/// Which server is behind the broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Program {
+    Fixture,
+    Conformance,
+}
+
+/// A server of the tests as a backend of the broker: the fixture, unless told otherwise.
 #[derive(Clone, Debug)]
 pub struct Backend {
     name: String,
+    program: Program,
     scope: &'static str,
     flags: Vec<String>,
     list_flags: Vec<String>,
@@ -42,6 +50,7 @@ impl Backend {
     fn new(name: &str, scope: &'static str) -> Self {
         Self {
             name: name.to_owned(),
+            program: Program::Fixture,
             scope,
             flags: Vec::new(),
             list_flags: Vec::new(),
@@ -54,6 +63,12 @@ impl Backend {
             toml: String::new(),
             command: None,
         }
+    }
+
+    /// The server of MCP's conformance suite instead of the fixture: it keeps to the protocol, and logs nothing.
+    pub fn conformance(mut self) -> Self {
+        self.program = Program::Conformance;
+        self
     }
 
     /// Flags of the fixture, split at blanks, that its catalog was not captured with.
@@ -129,11 +144,20 @@ impl Backend {
     }
 
     fn to_toml(&self, log: &Path) -> String {
-        let mut args = vec!["--log".to_owned(), log.display().to_string()];
+        let folder = log.parent().expect("the log is in the folder of the test").display().to_string();
+        // By the folder a process is known as one of this test: on the command line, or in the environment.
+        let (program, mut args, more) = match self.program {
+            Program::Fixture => {
+                (run::fixture_program(), vec!["--log".to_owned(), log.display().to_string()], String::new())
+            }
+            Program::Conformance => {
+                (run::conformance_program(), Vec::new(), format!("env = {{ LAZY_MCP_TEST_FOLDER = {folder:?} }}\n"))
+            }
+        };
         args.extend(self.list_flags.iter().chain(&self.flags).cloned());
         let args: Vec<String> = args.iter().map(|arg| Value::from(arg.as_str()).to_string()).collect();
-        let fixture = run::fixture_program().display().to_string();
-        let command = self.command.as_deref().unwrap_or(&fixture);
+        let program = program.display().to_string();
+        let command = self.command.as_deref().unwrap_or(&program);
         let (start, call, stop) = self.deadlines;
         format!(
             "[backends.{name}]\ncommand = {command:?}\nargs = [{args}]\ncatalog = \"../catalogs/{name}.json\"\n\
@@ -141,7 +165,7 @@ impl Backend {
              call_seconds = {call}\nstop_seconds = {stop}\npolite_seconds = {polite}\n\n",
             name = self.name,
             args = args.join(", "),
-            more = self.toml,
+            more = more + &self.toml,
             polite = self.polite_seconds,
         )
     }
@@ -240,16 +264,17 @@ impl Setup {
 /// The catalog of `backend` as `lazy-mcp catalog capture` writes it, made once a test process.
 #[track_caller]
 fn catalog(backend: &Backend) -> Vec<u8> {
-    /// By the backend's name and the flags that shape its list.
-    type Captured = BTreeMap<(String, Vec<String>), Vec<u8>>;
+    /// By the backend's name, its program and the flags that shape its list.
+    type Captured = BTreeMap<(String, Program, Vec<String>), Vec<u8>>;
     static CAPTURED: Mutex<Captured> = Mutex::new(BTreeMap::new());
     let mut captured = CAPTURED.lock().unwrap_or_else(PoisonError::into_inner);
-    let key = (backend.name.clone(), backend.list_flags.clone());
+    let key = (backend.name.clone(), backend.program, backend.list_flags.clone());
     captured.entry(key).or_insert_with(|| capture(backend)).clone()
 }
 
 fn capture(backend: &Backend) -> Vec<u8> {
-    let well_behaved = Backend { list_flags: backend.list_flags.clone(), ..Backend::singleton(&backend.name) };
+    let list_flags = backend.list_flags.clone();
+    let well_behaved = Backend { program: backend.program, list_flags, ..Backend::singleton(&backend.name) };
     let dir = Setup::new().backend(well_behaved).write();
     let done = cli::run(&dir.path().join("config/broker.toml"), &["catalog", "capture", &backend.name]);
     assert_eq!(done.code, Some(0), "catalog capture {}: {}", backend.name, done.stderr);
