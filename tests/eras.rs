@@ -4,6 +4,8 @@
 
 mod support;
 
+#[path = "eras/listening.rs"]
+mod listening;
 #[path = "eras/metadata.rs"]
 mod metadata;
 #[path = "eras/rounds.rs"]
@@ -39,7 +41,12 @@ fn session(broker: &Broker, backend: &str) -> Session {
     Session::declaring(broker, backend, r#"{"roots":{},"sampling":{},"elicitation":{}}"#)
 }
 
-/// The answer to `$ID`, for a script.
+/// The params of a call that is answered by `lines`.
+fn saying(lines: &[String]) -> Value {
+    json!({"name": "echo", "x-say": lines})
+}
+
+/// The answer to `$ID`, for `saying`.
 fn answering(text: &str) -> String {
     format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{{"content":[{{"type":"text","text":"{text}"}}]}}}}"#)
 }
