@@ -42,8 +42,11 @@ impl Awaited {
     /// `false` if nobody waits for it, or not of this session. Each is taken once.
     pub fn give(&self, session: u128, id: u64, answer: Given) -> bool {
         let mut waiting = self.lock();
-        let is_meant = waiting.get(&id).is_some_and(|waiting| waiting.session == session);
-        let Some(found) = is_meant.then(|| waiting.remove(&id)).flatten() else { return false };
+        // Somebody else's stays.
+        if waiting.get(&id).is_none_or(|waiting| waiting.session != session) {
+            return false;
+        }
+        let Some(found) = waiting.remove(&id) else { return false };
         found.to.send((id, answer)).is_ok()
     }
 
@@ -86,7 +89,7 @@ mod tests {
         let mut expected = awaited.expect(1, 2);
         let [first, second] = [expected.ids[0], expected.ids[1]];
         assert!(!awaited.give(2, first, Ok("{}".into())), "another session's");
-        assert!(!awaited.give(2, second, Ok("{}".into())), "another session's");
+        assert!(!awaited.give(2, second, Ok("{}".into())));
         assert!(awaited.give(1, second, Ok("{}".into())));
         assert!(!awaited.give(1, second, Ok("{}".into())), "twice");
         assert_eq!(expected.next().await, (1, Ok("{}".to_owned())));

@@ -122,6 +122,34 @@ fn keys_answers_and_state_arrive_as_they_were_spelled() {
 }
 
 #[test]
+fn sessions_that_share_a_server_do_not_answer_for_each_other() {
+    let broker = Setup::new().backend(modern(Backend::singleton("fixture"))).start();
+    let sessions = [session(&broker, "fixture"), session(&broker, "fixture")];
+    let body = calling(&json!(1), &requiring(ROOTS, "\"s\""), &answering("$RESPONSES"));
+    let mut calls = sessions.each_ref().map(|session| session.stream(body.clone()));
+    let questions = calls.each_mut().map(|call| call.message());
+    assert_ne!(questions[0]["id"], questions[1]["id"]);
+    for (session, question) in sessions.iter().zip([&questions[1], &questions[0]]) {
+        answer(session, question, &json!({"x": "stolen"}));
+    }
+    for id in [json!(0), json!(questions[0]["id"].to_string()), json!(-1), json!(1_u64 << 48)] {
+        answer(&sessions[0], &json!({ "id": id }), &json!({"x": "guessed"}));
+    }
+    for (n, session) in sessions.iter().enumerate().rev() {
+        answer(session, &questions[n], &json!({"of": n}));
+        assert_eq!(calls[n].message()["id"], 1);
+        answer(session, &questions[n], &json!({"x": "again"}));
+    }
+    let brought: Vec<Value> = parsed(&broker, "fixture", "tools/call")
+        .into_iter()
+        .filter_map(|call| call["params"].get("inputResponses").cloned())
+        .collect();
+    assert_eq!(brought, [json!({"r": {"of": 1}}), json!({"r": {"of": 0}})]);
+    assert_eq!(broker.starts("fixture"), 1);
+    broker.finish();
+}
+
+#[test]
 fn a_client_that_answers_with_an_error_has_ended_its_call() {
     let broker = fixture();
     let session = session(&broker, "fixture");
