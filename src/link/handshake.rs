@@ -98,6 +98,17 @@ impl Link {
 
     /// Every item of a list, all pages, each as the server sent it. `method` is e.g. `tools/list`, `member` `tools`.
     pub async fn list(&self, method: &'static str, member: &'static str) -> Result<Vec<Box<RawValue>>, HandshakeError> {
+        Ok(self.typed_list(method, member).await?.0)
+    }
+
+    /// The same, and whether all pages say what type of result they are, as those of a modern server do. Some legacy ones
+    /// answer whoever asks, greeted or not.
+    pub async fn typed_list(
+        &self,
+        method: &'static str,
+        member: &'static str,
+    ) -> Result<(Vec<Box<RawValue>>, bool), HandshakeError> {
+        let mut is_typed = true;
         let fault = |source| HandshakeError::List { method, source };
         let mut items = Vec::new();
         let mut cursor: Option<String> = None;
@@ -112,12 +123,14 @@ impl Link {
             if len > LIST_LEN_MAX {
                 return Err(fault(RequestError::TooLarge { len: len as u64, max: LIST_LEN_MAX }));
             }
-            let [found, next] = members(&page, [member, "nextCursor"]).map_err(malformed).map_err(fault)?;
+            let [found, next, kind] =
+                members(&page, [member, "nextCursor", "resultType"]).map_err(malformed).map_err(fault)?;
+            is_typed &= kind.is_some();
             let found = found.ok_or_else(|| fault(RequestError::Malformed(format!("`{member}` is missing"))))?;
             let found: Vec<Box<RawValue>> = serde_json::from_str(found).map_err(malformed).map_err(fault)?;
             items.extend(found);
             match next.filter(|next| *next != "null") {
-                None => return Ok(items),
+                None => return Ok((items, is_typed)),
                 Some(next) if cursor.as_deref() == Some(next) => {
                     return Err(fault(RequestError::Malformed("the same cursor twice".into())));
                 }

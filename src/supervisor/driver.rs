@@ -309,11 +309,11 @@ async fn greet(
             if !matches!(members(plan.catalog.capabilities.get(), ["tools"]), Ok([Some(_)])) {
                 return Ok(Vec::new());
             }
-            match started.link.list("tools/list", "tools").await {
+            match started.link.typed_list("tools/list", "tools").await {
                 // The catalog says what the server spoke when it was captured: one that does not any more is asked anew.
-                Err(HandshakeError::List { source: RequestError::Refused { .. }, .. })
+                Ok((_, false)) | Err(HandshakeError::List { source: RequestError::Refused { .. }, .. })
                     if plan.catalog.speaks(Era::Legacy) => {}
-                listed => return listed,
+                listed => return listed.map(|(tools, _)| tools),
             }
         }
         let greeting = started.link.handshake(capabilities).await?;

@@ -59,6 +59,33 @@ fn a_server_of_one_era_is_spoken_to_in_it() {
     broker.finish();
 }
 
+/// A server that has lost the modern era since its catalog was made.
+#[test]
+fn a_server_that_became_legacy_is_greeted_as_such() {
+    let old = Setup::new().backend(dual(Backend::singleton("fixture"))).write_whole();
+    let catalog = std::fs::read_to_string(old.path().join("catalogs/fixture.json")).unwrap();
+    let now = Setup::new().backend(crate::legacy(Backend::singleton("fixture"))).write();
+    std::fs::write(now.path().join("catalogs/fixture.json"), catalog).unwrap();
+    let broker = Broker::start(now);
+    Modern::new(&broker, "/fixture/mcp").call("echo", &json!({"text": "x"})).result();
+    assert!(greeting(&broker, "fixture").ends_with(&LEGACY.map(str::to_owned)), "{:?}", greeting(&broker, "fixture"));
+    let call = read(&broker, "fixture", "tools/call").remove(0);
+    assert!(!call.contains("io.modelcontextprotocol"), "{call}");
+    assert_eq!(broker.starts("fixture"), 1);
+    broker.finish();
+
+    // One that refuses what it does not know.
+    let broker = Setup::new().backend(Backend::singleton("server").conformance().flags("--only legacy")).start();
+    assert_eq!(catalog_of(&broker, "server")["modern_version"], "2026-07-28");
+    Modern::new(&broker, "/server/mcp").call("test_simple_text", &json!({})).result();
+    Session::new(&broker, "server").call("test_simple_text", &json!({})).result();
+    broker.finish();
+}
+
+fn catalog_of(broker: &Broker, backend: &str) -> Value {
+    serde_json::from_str(&broker.read(&format!("catalogs/{backend}.json"))).expect("a catalog is JSON")
+}
+
 /// What a capture records of versions, and how often the server was started for it.
 fn captured(backend: Backend, name: &str) -> (Option<i32>, Value, Value) {
     let dir = Setup::new().backend(backend).write();
