@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::body::ready;
 use super::post::{Accepts, one};
