@@ -255,7 +255,9 @@ fn what_is_wrong_is_said_with_the_nearest_name() {
     let session = Session::new(&broker, "fixture");
     session.call("echo", &json!({"text": "x"}));
     let id = broker.live_instances("fixture")[0]["id"].as_str().unwrap().to_owned();
-    let (name, near) = (format!("fixture/{id}"), format!("fixture/{}0", &id[..11]));
+    // Another last digit than its own.
+    let last = if id.ends_with('0') { '1' } else { '0' };
+    let (name, near) = (format!("fixture/{id}"), format!("fixture/{}{last}", &id[..11]));
     let other = broker.dir().join("other.token");
     std::fs::write(&other, "0".repeat(64)).unwrap();
     let (other, none) = (other.to_str().unwrap(), broker.dir().join("none"));
