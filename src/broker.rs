@@ -150,8 +150,11 @@ impl Broker {
         for scope in [ScopeKey::Shared, ScopeKey::Session(session)] {
             self.cancel(&InstanceKey { backend: backend.clone(), scope }, session, None, "the session has ended");
         }
-        if let Some(recipient) = self.audience.session(session) {
-            self.let_go(&InstanceKey { backend: backend.clone(), scope: ScopeKey::Shared }, &recipient);
+        let shared = InstanceKey { backend: backend.clone(), scope: ScopeKey::Shared };
+        match self.audience.session(session) {
+            Some(recipient) => self.let_go(&shared, &recipient),
+            // One that has expired is forgotten already, and its wishes with it.
+            None => self.tell_of_wishes(&shared),
         }
         let own = InstanceKey { backend: backend.clone(), scope: ScopeKey::Session(session) };
         if let Some(slot) = self.supervisor.find(&own) {

@@ -98,8 +98,8 @@ impl Broker {
         let recipient = self.audience.enter_listening(&key, stream);
         // An error leaves the rest out.
         let agreed: Vec<&String> = uris.iter().take_while(|uri| recipient.subscribe(uri).is_ok()).collect();
-        if let Some(link) = self.greeted_link(&key).filter(|_| !agreed.is_empty()) {
-            link.tell_of(|| self.audience.wanted(&key));
+        if !agreed.is_empty() {
+            self.tell_of_wishes(&key);
         }
         Listening { broker: self.clone(), key, recipient }
     }
@@ -108,7 +108,14 @@ impl Broker {
     pub(super) fn let_go(&self, key: &InstanceKey, recipient: &Recipient) {
         let wanted = recipient.subscriptions();
         wanted.iter().for_each(|uri| recipient.unsubscribe(uri));
-        if let Some(link) = self.greeted_link(key).filter(|_| !wanted.is_empty()) {
+        if !wanted.is_empty() {
+            self.tell_of_wishes(key);
+        }
+    }
+
+    /// Has a server that runs tell of what is wanted now.
+    pub(super) fn tell_of_wishes(&self, key: &InstanceKey) {
+        if let Some(link) = self.greeted_link(key) {
             link.tell_of(|| self.audience.wanted(key));
         }
     }
