@@ -8,6 +8,10 @@ mod support;
 mod listening;
 #[path = "eras/metadata.rs"]
 mod metadata;
+#[path = "eras/parked.rs"]
+mod parked;
+#[path = "eras/refused.rs"]
+mod refused;
 #[path = "eras/rounds.rs"]
 mod rounds;
 #[path = "eras/spoken.rs"]

@@ -369,7 +369,9 @@ impl Listener for Hearing {
             ScopeKey::Session(_) => self.owner().ok_or("the session has ended")?,
             ScopeKey::Named(_) => {
                 // All of the key's requests are one client's; which of them it is about matters to nobody.
-                let call = link.newest_call(|caller| caller.answers.takes(question.method));
+                let takes = |caller: &Caller| caller.answers.takes(question.method);
+                // Else that of a client who is about to come back: it is asked then.
+                let call = link.newest_call(takes).or_else(|| link.newest_parked_call(takes));
                 let call = call.ok_or("no call of its client is out, or it has not said that it can be asked this")?;
                 return if link.ask(question, id, &call) { Ok(()) } else { Err(TOO_MANY.to_owned()) };
             }

@@ -101,14 +101,14 @@ pub struct Call {
     output: Option<Arc<OutputSchema>>,
     reach: Reach,
     arrived: Instant,
+    /// When it last had all that it needs to be sent.
+    queued_since: Instant,
     deadline: Instant,
     timer: Option<Pin<Box<Sleep>>>,
     /// What a request that is asked anew brings along: members of its params.
     extra: String,
     /// How often the server has asked in a result.
     rounds: u32,
-    /// Where its wait in the queue counts from.
-    queued_from: Instant,
     /// What a legacy server waits for the modern client to answer.
     questions: Vec<Question>,
     phase: Phase,
@@ -178,11 +178,11 @@ impl Call {
             output: tool.and_then(|tool| tool.output.clone()),
             reach,
             arrived,
+            queued_since: arrived,
             deadline: arrived,
             timer: None,
             extra: String::new(),
             rounds: 0,
-            queued_from: arrived,
             questions: Vec::new(),
             phase: Phase::ended(Reply::Fault(Fault::cancelled())),
         };
@@ -239,15 +239,15 @@ impl Call {
         }
         let supervisor = self.common.supervisor.clone();
         self.phase = self.carry_out(judged, &supervisor);
-        if asking.is_cancelled() {
-            self.cancelled_while_entering();
-        }
+        self.give_up_if_cancelled(&asking);
     }
 
     /// Whoever cancelled in this very moment has perhaps looked into the slot before the call was there.
-    fn cancelled_while_entering(&mut self) {
-        let cancelled = Phase::ended(Reply::Fault(Fault::cancelled()));
-        if let Phase::Running { slot, link, generation, call } = std::mem::replace(&mut self.phase, cancelled) {
+    fn give_up_if_cancelled(&mut self, asking: &Asking) {
+        let cancelled = || Phase::ended(Reply::Fault(Fault::cancelled()));
+        if asking.is_cancelled()
+            && let Phase::Running { slot, link, generation, call } = std::mem::replace(&mut self.phase, cancelled())
+        {
             slot.give_up(&link, generation, call.upstream_id, "cancelled by the client");
         }
     }
@@ -312,7 +312,7 @@ impl Call {
                             self.phase = match answer {
                                 Ok(granted) => self.send(granted, sends_left),
                                 Err(refused) => Phase::ended(Reply::Fault(Fault::refused(
-                                    &self.backend.name, &refused, self.queued_from.elapsed(),
+                                    &self.backend.name, &refused, self.queued_since.elapsed(),
                                 ))),
                             };
                         }
@@ -457,7 +457,7 @@ impl Call {
 
     /// Who waits for a lease, and until when.
     fn caller(&self) -> (Caller, Instant) {
-        (self.as_caller(), self.deadline.min(self.queued_from + self.backend.policy.queue.wait))
+        (self.as_caller(), self.deadline.min(self.queued_since + self.backend.policy.queue.wait))
     }
 
     /// What the client declared when its session began.
@@ -488,7 +488,7 @@ impl Call {
             Acquired::Now(granted) => self.send(granted, sends_left),
             Acquired::Later(waiter) => Phase::Queued { waiter, sends_left },
             Acquired::Refused(refused) => {
-                Phase::ended(Reply::Fault(Fault::refused(&self.backend.name, &refused, self.queued_from.elapsed())))
+                Phase::ended(Reply::Fault(Fault::refused(&self.backend.name, &refused, self.queued_since.elapsed())))
             }
         })
     }
@@ -557,6 +557,8 @@ impl Drop for Call {
         match self.client.era {
             Era::Modern => {
                 slot.give_up(link, *generation, call.upstream_id, "the client closed the stream");
+                let over = |question: &Question| link.refuse_to_answer(question.id, "the client did not come back");
+                self.questions.iter().for_each(over);
             }
             Era::Legacy => link.abandon(call.upstream_id),
         }

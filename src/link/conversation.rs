@@ -250,7 +250,12 @@ impl Link {
 
     /// Where the caller of the newest call hears of things whose caller is meant.
     pub fn newest_call(&self, is_meant: impl Fn(&Caller) -> bool) -> Option<Arc<Outbox>> {
-        self.pending().newest(is_meant)
+        self.pending().newest(false, is_meant)
+    }
+
+    /// The same of calls whose callers have gone to find an answer: it is heard when they are back.
+    pub fn newest_parked_call(&self, is_meant: impl Fn(&Caller) -> bool) -> Option<Arc<Outbox>> {
+        self.pending().newest(true, is_meant)
     }
 
     /// The client of all calls so far, if it is one alone: then what the server says is about its calls.
@@ -287,13 +292,25 @@ impl Link {
         true
     }
 
-    /// The same for a client that answers in another request: `result` is raw.
-    pub fn answer_with(&self, id: u64, result: &str) -> bool {
-        let Some(question) = self.questions().take(id) else { return false };
+    /// The same for a client that answers in another request: `result` is raw. An answer to nothing is nothing.
+    pub fn answer_with(&self, id: u64, result: &str) {
+        let Some(question) = self.questions().take(id) else { return };
         let id = String::from_utf8_lossy(&question.server_id);
         self.write(one_line(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#).into_bytes()).into());
         self.0.answered.notify_waiters();
-        true
+    }
+
+    /// Nobody will answer a question any more, and the server is told why.
+    pub fn refuse_to_answer(&self, id: u64, why: &str) {
+        let Some(question) = self.questions().take(id) else { return };
+        let id = String::from_utf8_lossy(&question.server_id);
+        self.notify(&RpcError::new(INTERNAL_ERROR, why).response(Some(&id)));
+        self.0.answered.notify_waiters();
+    }
+
+    /// Whether the server still waits for the answer to a question.
+    pub fn is_asked(&self, id: u64) -> bool {
+        self.questions().has(id)
     }
 
     /// The caller of a call has gone to find an answer: what the server says meanwhile is not for it.
@@ -303,10 +320,10 @@ impl Link {
         }
     }
 
-    /// It is back, and wants progress under this token, or none.
-    pub fn resume(&self, upstream_id: u64, token: Option<Bytes>) {
+    /// It is back as `caller`, and wants progress under this token, or none.
+    pub fn resume(&self, upstream_id: u64, token: Option<Bytes>, caller: Caller) {
         if let Some(entry) = self.pending().get_mut(upstream_id) {
-            entry.resume(token);
+            entry.resume(token, caller);
         }
     }
 

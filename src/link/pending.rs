@@ -154,10 +154,14 @@ impl Entry {
         self.is_parked = true;
     }
 
-    /// Its caller is back, and wants progress under another token.
-    pub fn resume(&mut self, token: Option<Bytes>) {
+    /// Its caller is back by another request, and wants progress under the token of that.
+    pub fn resume(&mut self, token: Option<Bytes>, now: Caller) {
         self.is_parked = false;
         self.token = token;
+        if let Some(caller) = &mut self.caller {
+            let Caller { id, logs, answers, .. } = now;
+            *caller = Caller { id, logs, answers, ..caller.clone() };
+        }
     }
 
     /// Nobody waits any more. The entry stays until the server answers, so that what it holds is held that long.
@@ -264,12 +268,12 @@ impl Pending {
         ids
     }
 
-    /// What the caller of the newest call hears whose caller is meant, of those that somebody listens to.
-    pub fn newest(&self, is_meant: impl Fn(&Caller) -> bool) -> Option<Arc<Outbox>> {
+    /// What the caller of the newest call hears whose caller is meant, of those that somebody listens to, or of those
+    /// whose callers will come back.
+    pub fn newest(&self, is_parked: bool, is_meant: impl Fn(&Caller) -> bool) -> Option<Arc<Outbox>> {
         let heard = self.entries.iter().filter_map(|(id, entry)| {
-            let notices =
-                entry.notices.as_ref().filter(|_| !entry.is_parked && entry.caller.as_ref().is_some_and(&is_meant))?;
-            Some((id, notices))
+            let is_one = entry.is_parked == is_parked && entry.caller.as_ref().is_some_and(&is_meant);
+            Some((id, entry.notices.as_ref().filter(|_| is_one)?))
         });
         heard.max_by_key(|(id, _)| **id).map(|(_, notices)| notices.clone())
     }

@@ -51,6 +51,10 @@ impl Questions {
         self.out.remove(&id)
     }
 
+    pub fn has(&self, id: u64) -> bool {
+        self.out.contains_key(&id)
+    }
+
     /// The id that a client knows the server's request `server_id` by.
     pub fn asked_as(&self, server_id: &[u8]) -> Option<u64> {
         self.out.iter().find(|(_, question)| question.server_id == server_id).map(|(id, _)| *id)

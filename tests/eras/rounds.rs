@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::support::{Backend, Broker, Session, Setup};
+use crate::support::wait::pause_because;
+use crate::support::{Backend, Broker, Reply, Session, Setup};
 use crate::{SOON, answer, answering, modern, parsed, read, session};
 
 fn fixture() -> Broker {
@@ -204,6 +205,25 @@ fn a_client_that_does_not_answer_runs_into_the_deadline() {
     assert_eq!(end["result"]["_meta"]["lazy-mcp/error"]["code"], "call_timeout", "{end}");
     assert!(begin.elapsed() >= Duration::from_millis(1900), "{:?}", begin.elapsed());
     broker.wait_stopped("fixture", SOON);
+    broker.finish();
+}
+
+const QUEUE_SECONDS: u64 = 1;
+
+#[test]
+fn who_thought_for_long_may_wait_in_the_queue_like_others() {
+    let backend = modern(Backend::session("fixture")).max_concurrency(1).queue(4, QUEUE_SECONDS);
+    let broker = Setup::new().backend(backend).start();
+    let session = session(&broker, "fixture");
+    let mut call = session.stream(calling(&json!("a"), &requiring(ROOTS, "\"s\""), &answering("done")));
+    let question = call.message();
+    pause_because("the client thinks for longer than a call may queue", Duration::from_millis(QUEUE_SECONDS * 1200));
+    let busy = session.http.send_aside(&session.call_request("sleep", &json!({"ms": 500})));
+    broker.wait_event("fixture", "call", "sleep");
+    answer(&session, &question, &json!({"roots": []}));
+    let end = call.message();
+    assert_eq!(end["result"]["content"][0]["text"], "done", "{end}");
+    assert_eq!(Reply::new(busy.join().unwrap()).text(), "slept");
     broker.finish();
 }
 

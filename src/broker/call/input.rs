@@ -16,7 +16,7 @@ use super::{Call, Ended, Phase, Reply};
 use crate::broker::awaited::{Expected, Given};
 use crate::broker::undecided::Asking;
 use crate::link::{Outbox, Outcome};
-use crate::protocol::call::{CallRequest, cancelled_request, parse_text};
+use crate::protocol::call::{CallRequest, parse_text};
 use crate::protocol::envelope::Message;
 use crate::protocol::error::{INTERNAL_ERROR, RpcError};
 use crate::protocol::raw::{entries, members, string, with_members};
@@ -147,44 +147,45 @@ impl Call {
         }
         extra.extend(round.state.as_ref().map(|state| format!(r#""requestState":{state}"#)));
         self.extra = extra.join(",");
-        // It waits anew: what its client took to answer is no wait in the queue.
-        self.queued_from = Instant::now();
+        // The time that its client took is no time in the queue.
+        self.queued_since = Instant::now();
         let supervisor = self.common.supervisor.clone();
         self.phase = self.enter(&supervisor);
-        if round.asking.is_cancelled() {
-            self.cancelled_while_entering();
-        }
+        self.give_up_if_cancelled(&round.asking);
     }
 
-    /// Whether a message is a question of a legacy server to a modern client, which is noted then: the client's request
-    /// has to end with it.
+    /// Whether a message is about a question of a legacy server to a modern client, which does not hear of it in this
+    /// manner: a question is noted, and the client's request has to end with it; of one that is withdrawn the link knows.
     pub(super) fn notes_question(&mut self, message: &[u8]) -> bool {
         if self.client.era == Era::Legacy {
             return false;
         }
-        match read(message) {
-            Some(Said::Asks(question)) => self.questions.push(question),
-            Some(Said::Withdraws(id)) => self.questions.retain(|question| question.id != id),
-            None => return false,
+        match parse_text(message) {
+            Ok((_, Message::Request { id, method, params })) => {
+                self.questions.extend(Question::new(id, &method, params));
+                true
+            }
+            Ok((_, Message::Notification { method, .. })) => method == "notifications/cancelled",
+            _ => false,
         }
-        true
     }
 
-    /// Ends the client's request with all that is asked now; the call waits for its next one. `None` if nothing is
-    /// asked any more.
+    /// Ends the client's request with all that is asked now; the call waits for its next one. `None`: nothing is asked
+    /// any more.
     pub(super) fn park(&mut self) -> Option<Reply> {
         let Phase::Running { link, call, .. } = &self.phase else { return None };
         let (link, upstream_id, notices) = (link.clone(), call.upstream_id, call.notices.clone());
+        self.questions.retain(|question| link.is_asked(question.id));
+        if self.questions.is_empty() {
+            return None;
+        }
+        link.park(upstream_id);
         while let Some(next) = notices.take() {
             // Words between questions have no stream any more; what they were about is in the result.
             if let Some(next) = self.ruled(next) {
                 self.notes_question(&next);
             }
         }
-        if self.questions.is_empty() {
-            return None;
-        }
-        link.park(upstream_id);
         let id = self.request.id();
         let asked: Vec<String> =
             self.questions.iter().map(|question| format!(r#""{}":{}"#, question.id, question.shown)).collect();
@@ -218,11 +219,11 @@ impl Call {
             output: self.output.clone(),
             reach: self.reach,
             arrived: self.arrived,
+            queued_since: self.queued_since,
             deadline: self.deadline,
             timer: None,
             extra: String::new(),
             rounds: self.rounds,
-            queued_from: self.queued_from,
             questions: std::mem::take(&mut self.questions),
             phase: std::mem::replace(&mut self.phase, ended),
         }
@@ -230,20 +231,17 @@ impl Call {
 
     /// The client has come back with `request`, to this very call. What it does not answer is asked again.
     pub(in crate::broker) fn resume(mut self, request: CallRequest) -> Self {
+        self.request = request;
+        let caller = self.as_caller();
         if let Phase::Running { link, call, .. } = &self.phase {
-            link.resume(call.upstream_id, request.token());
-            let answers = request.input_responses().and_then(|raw| entries(raw).ok()).unwrap_or_default();
+            link.resume(call.upstream_id, self.request.token(), caller);
+            let answers = self.request.input_responses().and_then(|raw| entries(raw).ok()).unwrap_or_default();
             self.questions.retain(|question| {
                 let key = question.id.to_string();
                 let answer = answers.iter().find(|(known, _)| *known == key);
-                // One that its server has withdrawn meanwhile is answered too: nobody asks it any more.
-                answer.is_none_or(|(_, answer)| {
-                    link.answer_with(question.id, answer);
-                    false
-                })
+                answer.inspect(|(_, answer)| link.answer_with(question.id, answer)).is_none()
             });
         }
-        self.request = request;
         self
     }
 }
@@ -251,28 +249,14 @@ impl Call {
 /// A question of a legacy server.
 #[derive(Clone, Debug)]
 pub(super) struct Question {
-    id: u64,
+    pub id: u64,
     /// Method and params, as an input request has them.
     shown: String,
 }
 
-/// What a server says about questions.
-enum Said {
-    Asks(Question),
-    /// It does not want to know any more what it asked under this id.
-    Withdraws(u64),
-}
-
-fn read(message: &[u8]) -> Option<Said> {
-    match parse_text(message).ok()?.1 {
-        Message::Request { id, method, params } => {
-            let params = params.map(|params| format!(r#","params":{params}"#)).unwrap_or_default();
-            let shown = format!(r#"{{"method":{}{params}}}"#, Value::from(&*method));
-            Some(Said::Asks(Question { id: id.parse().ok()?, shown }))
-        }
-        Message::Notification { method, params } if method == "notifications/cancelled" => {
-            Some(Said::Withdraws(cancelled_request(params)?.parse().ok()?))
-        }
-        _ => None,
+impl Question {
+    fn new(id: &str, method: &str, params: Option<&str>) -> Option<Self> {
+        let params = params.map(|params| format!(r#","params":{params}"#)).unwrap_or_default();
+        Some(Self { id: id.parse().ok()?, shown: format!(r#"{{"method":{}{params}}}"#, Value::from(method)) })
     }
 }
