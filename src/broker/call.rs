@@ -263,8 +263,12 @@ impl Call {
         is_same && self.request.subject == request.subject
     }
 
+    /// Its progress may move it.
     pub(super) fn deadline(&self) -> Instant {
-        self.deadline
+        match &self.phase {
+            Phase::Running { link, call, .. } => link.deadline(call.upstream_id).unwrap_or(self.deadline),
+            _ => self.deadline,
+        }
     }
 
     /// The client's id, raw.

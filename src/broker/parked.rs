@@ -26,7 +26,14 @@ pub(super) struct Parked(Mutex<HashMap<String, Entry>>);
 #[derive(Debug)]
 struct Entry {
     call: Call,
+    /// How long its client may think, at most.
     until: Instant,
+}
+
+impl Entry {
+    fn is_over(&self, now: Instant) -> bool {
+        self.until.min(self.call.deadline()) <= now
+    }
 }
 
 impl Parked {
@@ -39,7 +46,7 @@ impl Parked {
             return None;
         }
         let state = format!("{STATE_PREFIX}{}", URL_SAFE_NO_PAD.encode(random));
-        let until = call.deadline().min(Instant::now() + PARKED_MAX);
+        let until = Instant::now() + PARKED_MAX;
         entries.insert(state.clone(), Entry { call, until });
         Some(state)
     }
@@ -57,12 +64,13 @@ impl Parked {
     /// Cancels those that nobody came back for. Called whenever somebody looks here, and now and then.
     pub fn expire(&self) {
         let now = Instant::now();
-        let over: Vec<Entry> = self.lock().extract_if(|_, entry| entry.until <= now).map(|(_, entry)| entry).collect();
+        let over: Vec<Entry> = self.lock().extract_if(|_, entry| entry.is_over(now)).map(|(_, entry)| entry).collect();
         // Dropped without the lock: each tells its server.
         drop(over);
     }
 
     pub fn len(&self) -> usize {
+        self.expire();
         self.lock().len()
     }
 

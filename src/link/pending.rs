@@ -144,7 +144,8 @@ impl Entry {
             *deadline = (*deadline).max((Instant::now() + by).min(until));
         }
         match (&self.token, &self.notices) {
-            (Some(token), Some(to)) => to.push(progress.with_token(token)),
+            // Of the request that it was parked by, the token is over; of the next one it has none yet.
+            (Some(token), Some(to)) if !self.is_parked => to.push(progress.with_token(token)),
             _ => false,
         }
     }

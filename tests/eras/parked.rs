@@ -1,8 +1,10 @@
 //! A legacy server asks a modern client: the call waits, and the client's next request answers.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
-use crate::support::wait::until_true;
+use crate::support::wait::{pause_because, until_true};
 use crate::support::{Backend, Broker, Modern, Reply, Setup};
 use crate::{SOON, answering, keyed, legacy, parsed, saying};
 
@@ -133,6 +135,44 @@ fn progress_after_the_answer_comes_under_the_token_of_the_request_that_brought_i
 }
 
 #[test]
+fn progress_while_nobody_listens_is_nobodys() {
+    let broker = fixture();
+    let client = keyed(&broker, "fixture", "k");
+    let mut params = asking("\"q\"", "roots/list");
+    params["_meta"] = json!({"progressToken": "first"});
+    let (state, key) = park(&client, &params);
+    let own = parsed(&broker, "fixture", "tools/call").remove(0)["id"].to_string();
+    let meanwhile = [progress(1).replace("$ID", &own), answering("said")];
+    let other = call(&client, &saying(&meanwhile));
+    assert_eq!((other.text(), other.before.len()), ("said", 0));
+    params["_meta"] = json!({"progressToken": "second"});
+    let reply = call(&client, &retry(&params, &state, &[(&key, json!({"roots": []}))]));
+    assert_eq!(reply.before, [""; 0]);
+    broker.finish();
+}
+
+#[test]
+fn progress_moves_the_deadline_of_a_call_that_waits() {
+    let policy = "tools = { settings = { ask_client = { deadline_seconds = 2, progress_extends_to_seconds = 9 } } },";
+    let broker = Setup::new().backend(legacy(Backend::session("fixture")).policy(policy)).start();
+    let client = keyed(&broker, "fixture", "k");
+    let mut params = asking("\"q\"", "roots/list");
+    params["_meta"] = json!({"progressToken": "first"});
+    let (state, key) = park(&client, &params);
+    let begin = Instant::now();
+    let own = parsed(&broker, "fixture", "tools/call").remove(0)["id"].to_string();
+    let report = saying(&[progress(1).replace("$ID", &own), answering("said")]);
+    for _ in 0..3 {
+        pause_because("the call is to outlive its first deadline", Duration::from_millis(1000));
+        assert_eq!(call(&client, &report).text(), "said");
+    }
+    assert!(begin.elapsed() > Duration::from_secs(2));
+    let reply = call(&client, &retry(&params, &state, &[(&key, json!({"roots": []}))]));
+    assert_eq!(reply.text_json()["id"], "q", "{}", reply.raw);
+    broker.finish();
+}
+
+#[test]
 fn a_partial_answer_is_asked_again_for_the_rest() {
     let broker = fixture();
     let client = keyed(&broker, "fixture", "k");
@@ -214,6 +254,32 @@ fn of_two_calls_the_one_that_is_not_parked_is_asked() {
 }
 
 #[test]
+fn a_question_goes_to_the_older_call_where_the_newer_one_is_parked() {
+    let broker = fixture();
+    let client = keyed(&broker, "fixture", "k");
+    let running = json!({"name": "cancellable", "arguments": {"ms": 30_000}});
+    let first = client.http.send_aside(&client.request("tools/call", &running));
+    broker.wait_event("fixture", "call", "cancellable");
+    let params = asking("\"q\"", "roots/list");
+    // The first one is the only one yet that is not parked, but the newest one is asked.
+    let (state, key) = park(&client, &params);
+    let shy = Modern::new(&broker, &client.path);
+    let question = r#"{"jsonrpc":"2.0","id":"more","method":"elicitation/create","params":{}}"#;
+    assert_eq!(call(&shy, &saying(&[question.to_owned(), answering("said")])).text(), "said");
+    let (first_state, open) = asked(&Reply::new(first.join().unwrap()));
+    assert_eq!((open.len(), &open[0].1["method"]), (1, &json!("elicitation/create")));
+    let reply = call(&client, &retry(&params, &state, &[(&key, json!({"roots": []}))]));
+    assert_eq!(reply.text_json()["id"], "q", "{}", reply.raw);
+    // The client comes back and goes away: its call is over.
+    let answered = retry(&running, &first_state, &[(&open[0].0, json!({"action": "decline"}))]);
+    let gone = client.http.start(&client.request("tools/call", &answered)).unwrap();
+    until_true("the answer", SOON, || answers(&broker).len() == 2);
+    drop(gone);
+    broker.wait_event("fixture", "stopped", "cancellable");
+    broker.finish();
+}
+
+#[test]
 fn what_is_asked_while_only_a_parked_call_can_answer_waits_for_its_client() {
     let broker = fixture();
     let client = keyed(&broker, "fixture", "k");
@@ -231,6 +297,24 @@ fn what_is_asked_while_only_a_parked_call_can_answer_waits_for_its_client() {
     assert_eq!(reply.text_json()["id"], "q");
     let answered: Vec<Value> = answers(&broker).into_iter().map(|answer| answer["id"].clone()).collect();
     assert_eq!(answered, ["q", "more"]);
+    broker.finish();
+}
+
+#[test]
+fn a_client_that_does_not_come_back_has_cancelled_its_call() {
+    let broker = Setup::new().backend(legacy(Backend::session("fixture")).call_seconds(2).idle_seconds(1)).start();
+    let client = keyed(&broker, "fixture", "k");
+    let params = asking("\"q\"", "roots/list");
+    let (state, key) = park(&client, &params);
+    let own = parsed(&broker, "fixture", "tools/call").remove(0)["id"].to_string();
+    assert_eq!(broker.backend_status("fixture")["instances"][0]["active"], 1, "it holds its lease");
+    broker.wait_event("fixture", "cancelled", &own);
+    until_true("the call not to be parked any more", Duration::from_secs(2), || parked_calls(&broker) == 0);
+    assert_eq!(call(&client, &retry(&params, &state, &[(&key, json!({"roots": []}))])).error_code(), -32602);
+    until_true("the question to be refused", SOON, || answers(&broker).len() == 1);
+    assert_eq!(answers(&broker)[0]["error"]["code"], -32603, "{:?}", answers(&broker));
+    broker.wait_stopped("fixture", Duration::from_secs(30));
+    broker.assert_nothing_left("the idle stop", Duration::from_secs(1));
     broker.finish();
 }
 
