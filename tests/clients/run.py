@@ -254,10 +254,11 @@ class Clients(unittest.TestCase):
                 self.assertEqual(len(client.ask("lists")["resources"]), 7)
                 self.nothing_runs()
                 self.ask_everything(client)
-                # Nobody could be asked who is not somebody else to others: such a client is known to the server as one
-                # that cannot be, and that is why the server has no such tool for it.
-                unasked = client.ask("call", tool="trigger-sampling-request", arguments={"prompt": "x"})
-                self.assertIn("not found", unasked["content"][0]["text"])
+                # The server speaks the legacy era alone and asks in the middle of its call; the client is asked by a
+                # result and comes back with the answer.
+                asked = client.ask("call", tool="trigger-sampling-request", arguments={"prompt": "x"})
+                self.assertIn("forty-two", asked["content"][0]["text"])
+                self.assertIn("- Name: Ada", self.text(client, "trigger-elicitation-request"))
                 self.follow_progress(client)
                 # It has nothing to end.
                 self.end("asking", client, stop=True)
