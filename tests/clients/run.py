@@ -254,8 +254,10 @@ class Clients(unittest.TestCase):
                 self.assertEqual(len(client.ask("lists")["resources"]), 7)
                 self.nothing_runs()
                 self.ask_everything(client)
-                # The server speaks the legacy era alone and asks in the middle of its call; the client is asked by a
-                # result and comes back with the answer.
+                # The server speaks the legacy era alone and asks in the middle of a call; the client is asked by a
+                # result and comes back with the answer. For roots it asks some time after its start.
+                self.text(client, "trigger-long-running-operation", duration=1, steps=2)
+                self.wait_heard(client, "roots/list")
                 asked = client.ask("call", tool="trigger-sampling-request", arguments={"prompt": "x"})
                 self.assertIn("forty-two", asked["content"][0]["text"])
                 self.assertIn("- Name: Ada", self.text(client, "trigger-elicitation-request"))
