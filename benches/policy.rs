@@ -99,7 +99,7 @@ fn measure_hooks(large: &str, small: &str) {
 /// The same with several callers at once, so that there is always a next job: without waking a thread for each, which
 /// an idle virtual machine may take longer for than the hook takes.
 fn measure_busy_hook(what: &str, bytes: usize, target_us: u64, ask: impl Fn() + Sync) {
-    const CALLERS: u32 = 8;
+    const CALLERS: u32 = 4;
     const EACH: u32 = 50;
     if !is_wanted(what) {
         return;

@@ -88,6 +88,9 @@ impl CallJob {
             Ok(answer) => answer,
             Err(fault) => return failed(hook, fault, steps),
         };
+        if let Answer::Allow { patch: None, deadline: None } = answer {
+            return Judged { steps, ..self.ruled };
+        }
         let at = at.unwrap_or_else(|| hook.place());
         match answer {
             Answer::Deny { reason } => {
