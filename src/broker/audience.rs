@@ -14,12 +14,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
-use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::link::{Caller, Link, Listener, Outbox, Unasked};
 use crate::protocol::logging::LogLevel;
-use crate::protocol::raw::{entries, members, string};
+use crate::protocol::raw::{entries, members, object, string};
 use crate::supervisor::{self, InstanceKey, ScopeKey};
 
 /// Resources that one session can ask to hear of.
@@ -386,24 +385,20 @@ impl Listener for Hearing {
 
 /// What a modern client declares, of what a legacy server can make something of.
 fn as_legacy(capabilities: &str) -> String {
-    let all = entries(capabilities).unwrap_or_default();
-    let kept = all.iter().filter(|(key, _)| matches!(&**key, "roots" | "sampling" | "elicitation" | "experimental"));
-    let kept: Vec<String> = kept.map(|(key, value)| format!("{}:{value}", Value::from(&**key))).collect();
-    format!("{{{}}}", kept.join(","))
+    let all = entries(capabilities).unwrap_or_default().into_iter();
+    object(all.filter(|(key, _)| matches!(&**key, "roots" | "sampling" | "elicitation" | "experimental")))
 }
 
 /// Tasks are not relayed, so a server must not think that its client takes them.
 fn without_tasks(capabilities: &str) -> String {
-    if capabilities.len() > CAPABILITIES_LEN_MAX {
-        return "{}".to_owned();
+    match entries(capabilities) {
+        Ok(all) if capabilities.len() <= CAPABILITIES_LEN_MAX => {
+            let has_tasks = all.iter().any(|(key, _)| key == "tasks");
+            let kept = all.into_iter().filter(|(key, _)| key != "tasks");
+            if has_tasks { object(kept) } else { capabilities.to_owned() }
+        }
+        _ => "{}".to_owned(),
     }
-    let Ok(all) = entries(capabilities) else { return "{}".to_owned() };
-    if !all.iter().any(|(key, _)| key == "tasks") {
-        return capabilities.to_owned();
-    }
-    let kept = all.iter().filter(|(key, _)| key != "tasks");
-    let kept: Vec<String> = kept.map(|(key, value)| format!("{}:{value}", Value::from(&**key))).collect();
-    format!("{{{}}}", kept.join(","))
 }
 
 #[cfg(test)]

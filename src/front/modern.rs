@@ -18,7 +18,7 @@ use super::stream::{Changed, News};
 use crate::broker::{Client, Listening, PolicyFailed, RequestFacts};
 use crate::protocol::envelope::Message;
 use crate::protocol::error::{HEADER_MISMATCH, METHOD_NOT_FOUND, RpcError, shown};
-use crate::protocol::raw::{entries, members, string};
+use crate::protocol::raw::{entries, members, object, string};
 use crate::protocol::version::{Era, MODERN, meta};
 use crate::snapshot::{Backend, Tool};
 use crate::supervisor::{InstanceKey, ScopeKey};
@@ -109,8 +109,7 @@ async fn scope_by_policy(
 fn own_meta(params: &str) -> Option<String> {
     let [meta_object] = members(params, ["_meta"]).ok()?;
     let own = entries(meta_object?).ok()?.into_iter().filter(|(key, _)| !key.starts_with(meta::PREFIX));
-    let own: Vec<String> = own.map(|(key, value)| format!("{}:{value}", Value::from(key.into_owned()))).collect();
-    Some(format!("{{{}}}", own.join(",")))
+    Some(object(own))
 }
 
 /// Those that are about the work; no credential, no connection, no program is in them.

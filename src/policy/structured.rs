@@ -7,10 +7,10 @@
 
 use std::borrow::Cow;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::output_schema::{OutputSchema, Unfit};
-use crate::protocol::raw::{entries, members};
+use crate::protocol::raw::{entries, members, object};
 
 /// A result that can be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,9 +62,7 @@ fn without_structure(result: &str, backend: &str) -> Result<String, serde_json::
     let meta = format!(r#"{{"lazy-mcp/error":{error}{}"#, rest_of(meta, '{', "}"));
     let made = [("content", &*content), ("isError", "true"), ("_meta", &*meta)];
     let made = made.map(|(key, value)| (Cow::Borrowed(key), value));
-    let members: Vec<String> =
-        others.into_iter().chain(made).map(|(key, value)| format!("{}:{value}", Value::from(&*key))).collect();
-    Ok(format!("{{{}}}", members.join(",")))
+    Ok(object(others.into_iter().chain(made)))
 }
 
 /// What a list or object holds, to be appended to another one, with its end.
@@ -78,6 +76,8 @@ fn rest_of<'a>(list: Option<&'a str>, open: char, end: &'a str) -> Cow<'a, str> 
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     #[track_caller]

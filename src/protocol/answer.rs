@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::envelope;
 use super::error::{INVALID_PARAMS, RESOURCE_NOT_FOUND};
-use super::raw::{Pieces, entries, members, replaced, span};
+use super::raw::{Pieces, entries, members, object, replaced, span};
 use super::version::Era;
 
 /// A server's answer: the line as it came, and where its id and its payload are.
@@ -145,8 +145,7 @@ fn without_hints(result: Bytes) -> Bytes {
         return result;
     }
     let kept = entries(text).unwrap_or_default().into_iter().filter(|(key, _)| !ADDED.contains(&&**key));
-    let kept: Vec<String> = kept.map(|(key, value)| format!("{}:{value}", serde_json::Value::from(key))).collect();
-    format!("{{{}}}", kept.join(",")).into()
+    object(kept).into()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::envelope::{self, Message};
 use super::error::RpcError;
 use super::logging::LogLevel;
-use super::raw::{self, entries, members, replaced, span};
+use super::raw::{self, entries, members, object, replaced, span};
 pub use super::subject::{CompletionOf, Subject};
 use super::version::{MODERN, meta};
 
@@ -247,16 +247,8 @@ pub fn modern_metadata(capabilities: &str, logs: Option<LogLevel>) -> String {
 
 /// `_meta` without the keys of the protocol itself, with the progress token replaced.
 fn without_protocol_keys(meta_object: &str, token: &str) -> String {
-    let kept: Vec<String> = entries(meta_object)
-        .unwrap_or_default()
-        .into_iter()
-        .filter(|(key, _)| !key.starts_with(meta::PREFIX))
-        .map(|(key, value)| {
-            let value = if key == "progressToken" { token } else { value };
-            format!("{}:{value}", serde_json::Value::from(key.into_owned()))
-        })
-        .collect();
-    format!("{{{}}}", kept.join(","))
+    let kept = entries(meta_object).unwrap_or_default().into_iter().filter(|(key, _)| !key.starts_with(meta::PREFIX));
+    object(kept.map(|(key, value)| if key == "progressToken" { (key, token) } else { (key, value) }))
 }
 
 /// Ends the message with a line feed and has none inside: between JSON tokens a space means the same.

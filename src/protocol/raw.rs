@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 /// The raw values of the members `keys` of the object `text`, in the order asked for; `None` where one is absent.
@@ -127,6 +128,12 @@ pub fn replaced(text: &[u8], edits: &mut [(Range<usize>, &[u8])]) -> Vec<u8> {
     }
     out.extend_from_slice(&text[at..]);
     out
+}
+
+/// An object of these members in their order: keys decoded, values raw. What of an object is kept, keeps its spelling.
+pub fn object<K: AsRef<str>, V: AsRef<str>>(members: impl IntoIterator<Item = (K, V)>) -> String {
+    let members = members.into_iter().map(|(key, value)| format!("{}:{}", Value::from(key.as_ref()), value.as_ref()));
+    format!("{{{}}}", members.collect::<Vec<_>>().join(","))
 }
 
 /// An object with `members` before its own: `"a":1,"b":2`.

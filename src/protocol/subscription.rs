@@ -1,10 +1,11 @@
 //! Which subscription a notification belongs to: modern ones say so, legacy ones have none (2026-07-28,
 //! `basic/patterns/subscriptions`).
 
-use bytes::Bytes;
-use serde_json::Value;
+use std::borrow::Cow;
 
-use super::raw::{entries, members, replaced, span, with_members};
+use bytes::Bytes;
+
+use super::raw::{entries, members, object, replaced, span, with_members};
 use super::version::meta;
 
 /// The notification for a subscriber: with the id of its subscription, raw, or without any. A server's own is not the
@@ -13,17 +14,15 @@ pub fn of_subscription(notice: Bytes, id: Option<&str>) -> Bytes {
     let Ok(text) = std::str::from_utf8(&notice) else { return notice };
     let Ok([Some(params)]) = members(text, ["params"]) else { return notice };
     let Ok([about]) = members(params, ["_meta"]) else { return notice };
-    let own = id.map(|id| format!(r#""{}":{id}"#, meta::SUBSCRIPTION_ID));
-    let edited = match (about, own) {
-        (None, None) => return notice,
-        (None, Some(own)) => with_members(params, &format!(r#""_meta":{{{own}}}"#)),
-        (Some(about), own) => {
+    let own = id.map(|id| (Cow::Borrowed(meta::SUBSCRIPTION_ID), id));
+    let edited = match about {
+        None if own.is_none() => return notice,
+        None => with_members(params, &format!(r#""_meta":{}"#, object(own))),
+        Some(about) => {
             let kept = entries(about).unwrap_or_default().into_iter().filter(|(key, _)| key != meta::SUBSCRIPTION_ID);
-            let kept = kept.map(|(key, value)| format!("{}:{value}", Value::from(&*key)));
-            let all: Vec<String> = kept.chain(own).collect();
-            let at = span(params, about);
-            let about = format!("{{{}}}", all.join(","));
-            String::from_utf8_lossy(&replaced(params.as_bytes(), &mut [(at, about.as_bytes())])).into_owned()
+            let about_it = object(kept.chain(own));
+            let edited = replaced(params.as_bytes(), &mut [(span(params, about), about_it.as_bytes())]);
+            String::from_utf8_lossy(&edited).into_owned()
         }
     };
     replaced(&notice, &mut [(span(text, params), edited.as_bytes())]).into()

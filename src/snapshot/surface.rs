@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use super::offers::Offers;
 use crate::catalog::Catalog;
 use crate::core::digest::Digest;
-use crate::protocol::raw::{entries, members};
+use crate::protocol::raw::{entries, members, object};
 use crate::protocol::version::{Era, LEGACY, MODERN, meta, supported};
 
 /// How long a modern client may keep a list, in milliseconds. Who listens is told when it changes; who does not should
@@ -167,13 +167,9 @@ pub(super) fn beyond(catalog: &Catalog) -> Vec<(&'static str, String)> {
 
 /// Tasks are not relayed: their ids would outlive the answers that the broker waits for.
 fn without_tasks(extensions: &str) -> Option<String> {
-    let all = entries(extensions).ok()?;
-    let kept: Vec<String> = all
-        .iter()
-        .filter(|(key, _)| key != "io.modelcontextprotocol/tasks" && key != "tasks")
-        .map(|(key, value)| format!("{}:{value}", Value::from(&**key)))
-        .collect();
-    (!kept.is_empty()).then(|| format!("{{{}}}", kept.join(",")))
+    let all = entries(extensions).ok()?.into_iter();
+    let kept: Vec<_> = all.filter(|(key, _)| key != "io.modelcontextprotocol/tasks" && key != "tasks").collect();
+    (!kept.is_empty()).then(|| object(kept))
 }
 
 fn tail(result: &str) -> Bytes {

@@ -19,7 +19,7 @@ use crate::link::{Outbox, Outcome};
 use crate::protocol::call::{CallRequest, parse_text};
 use crate::protocol::envelope::Message;
 use crate::protocol::error::{INTERNAL_ERROR, RpcError};
-use crate::protocol::raw::{entries, members, string, with_members};
+use crate::protocol::raw::{entries, members, object, string, with_members};
 use crate::protocol::version::Era;
 
 /// Rounds of questions that one call may take: a server that asks for ever is no use to anybody.
@@ -141,9 +141,8 @@ impl Call {
     fn ask_anew(&mut self, round: &Round) {
         let mut extra = Vec::new();
         if !round.keys.is_empty() {
-            let answers: Vec<String> =
-                round.given.iter().map(|(at, answer)| format!("{}:{answer}", Value::from(&*round.keys[*at]))).collect();
-            extra.push(format!(r#""inputResponses":{{{}}}"#, answers.join(",")));
+            let answers = object(round.given.iter().map(|(at, answer)| (&round.keys[*at], answer)));
+            extra.push(format!(r#""inputResponses":{answers}"#));
         }
         extra.extend(round.state.as_ref().map(|state| format!(r#""requestState":{state}"#)));
         self.extra = extra.join(",");
@@ -187,15 +186,13 @@ impl Call {
             }
         }
         let id = self.request.id();
-        let asked: Vec<String> =
-            self.questions.iter().map(|question| format!(r#""{}":{}"#, question.id, question.shown)).collect();
+        let asked = object(self.questions.iter().map(|question| (question.id.to_string(), &question.shown)));
         let parked = self.moved_out();
         Some(match self.common.parked.park(parked) {
             Some(state) => {
                 let message = format!(
-                    r#"{{"jsonrpc":"2.0","id":{},"result":{{"resultType":"input_required","inputRequests":{{{}}},"requestState":"{state}"}}}}"#,
-                    String::from_utf8_lossy(&id),
-                    asked.join(",")
+                    r#"{{"jsonrpc":"2.0","id":{},"result":{{"resultType":"input_required","inputRequests":{asked},"requestState":"{state}"}}}}"#,
+                    String::from_utf8_lossy(&id)
                 );
                 Reply::Answer { message: message.into(), error: None }
             }
