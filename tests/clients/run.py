@@ -10,13 +10,13 @@ is played both ways. What is another thing on purpose is said where it is tested
 - lists are the reviewed catalog: what a server shows only to clients with certain capabilities is not in it, because it
   is taken down with none; tools that work as tasks only are left out, because tasks are not relayed;
 - what a server says of its lists having changed is therefore not passed on;
-- a client of 2026-07-28 has no session: it needs a key in the URL, and is not asked anything.
+- a client of 2026-07-28 has no session: it needs a key in the URL. What a legacy server asks it comes as a result, so
+  what the server asks while none of its calls is out, nobody can be asked.
 """
 
 import json
 import os
 import subprocess
-import sys
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +24,7 @@ from pathlib import Path
 import packages
 from place import BINARY, SERVERS, Broker, Place, at_zero
 
+import summary  # of tests/e2e
 from clients import Client, ClientError  # of tests/e2e
 from processes import describe, wait_for, wait_until_none
 
@@ -409,9 +410,4 @@ class Clients(unittest.TestCase):
 if __name__ == "__main__":
     packages.install()
     print(f"real clients and {len(SERVERS)} servers with {BINARY}", flush=True)
-    program = unittest.main(exit=False, verbosity=2)
-    result = program.result
-    # A test can fail twice: in itself and in what it left; and all of them together, in what they left.
-    failed = len({test.id() for test, _ in [*result.failures, *result.errors]})
-    print(f"clients: {max(result.testsRun - failed, 0)} passed, {failed} failed")
-    sys.exit(0 if result.wasSuccessful() and result.testsRun else 1)
+    summary.run("clients")

@@ -6,11 +6,11 @@
 """
 
 import base64
-import sys
 import unittest
 
 import clients
 import pages
+import summary
 from broker import BINARY, Broker, Setup
 from processes import describe, owned, stop, wait_for, wait_until_none
 
@@ -175,9 +175,4 @@ class EndToEnd(unittest.TestCase):
 
 if __name__ == "__main__":
     print(f"end to end with {BINARY}", flush=True)
-    program = unittest.main(exit=False, verbosity=2)
-    result = program.result
-    # A test can fail twice: in itself and in what it left.
-    failed = len({test.id() for test, _ in [*result.failures, *result.errors]})
-    print(f"e2e: {result.testsRun - failed} passed, {failed} failed")
-    sys.exit(0 if result.wasSuccessful() and result.testsRun else 1)
+    summary.run("e2e")

@@ -5,13 +5,17 @@ Their mode is the default of both: they try the modern era first and fall back t
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import sys
 import warnings
+from pathlib import Path
 
 import mcp_types as types
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "e2e/clients"))
+
+import commands  # noqa: E402
 
 
 class Mcp:
@@ -240,22 +244,7 @@ class Driver:
         await self.stack.aclose()
 
 
-async def main() -> None:
-    driver = Driver({"mcp": Mcp, "fastmcp": FastMcp}[sys.argv[1]]())
-    loop = asyncio.get_running_loop()
-    while line := await loop.run_in_executor(None, sys.stdin.readline):
-        command = json.loads(line)
-        try:
-            answer = {"ok": await getattr(driver, command["op"])(command)}
-        except Exception as error:  # whatever it is, the test is to see it
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), flush=True)
-    with contextlib.suppress(Exception):  # the broker may be gone already
-        async with asyncio.timeout(5):
-            await driver.stack.aclose()
-
-
 logging.basicConfig(level=logging.CRITICAL)
 # What 2026-07-28 has no more is what is tested.
 warnings.simplefilter("ignore")
-asyncio.run(main())
+asyncio.run(commands.answer(Driver({"mcp": Mcp, "fastmcp": FastMcp}[sys.argv[1]]())))

@@ -9,9 +9,10 @@
 // What a server says of its own accord, and asks, is kept and told by "heard".
 // The SDKs lie in the folder of LAZY_MCP_TEST_DEPS, where tests/clients/packages.py installs them.
 
-import { createInterface } from "node:readline";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
+
+import { answer } from "../../e2e/clients/commands.mjs";
 
 const packages = join(process.env.LAZY_MCP_TEST_DEPS, "clients/node_modules/@modelcontextprotocol");
 const load = (file) => import(pathToFileURL(join(packages, file)));
@@ -127,12 +128,4 @@ const operations = {
   },
 };
 
-for await (const line of createInterface({ input: process.stdin })) {
-  const command = JSON.parse(line);
-  try {
-    console.log(JSON.stringify({ ok: await operations[command.op](command) }));
-  } catch (error) {
-    console.log(JSON.stringify({ error: `${error.code ?? ""} ${error.message}` }));
-  }
-}
-process.exit(0);
+await answer(operations);

@@ -4,12 +4,10 @@ Its mode is the SDK's default: it tries the modern era first and falls back to `
 """
 
 import asyncio
-import contextlib
-import json
 import logging
-import sys
 from contextlib import AsyncExitStack
 
+import commands
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
@@ -42,20 +40,5 @@ class Driver:
         await self.stack.aclose()
 
 
-async def main() -> None:
-    driver = Driver()
-    loop = asyncio.get_running_loop()
-    while line := await loop.run_in_executor(None, sys.stdin.readline):
-        command = json.loads(line)
-        try:
-            answer = {"ok": await getattr(driver, command["op"])(command)}
-        except Exception as error:  # whatever it is, the test is to see it
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), flush=True)
-    with contextlib.suppress(Exception):  # the broker may be gone already
-        async with asyncio.timeout(5):
-            await driver.stack.aclose()
-
-
 logging.basicConfig(level=logging.ERROR)
-asyncio.run(main())
+asyncio.run(commands.answer(Driver()))

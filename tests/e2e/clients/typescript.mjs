@@ -5,9 +5,10 @@
 //
 // The SDK lies in the folder of LAZY_MCP_TEST_DEPS, where tests/run.sh installs it.
 
-import { createInterface } from "node:readline";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
+
+import { answer } from "./commands.mjs";
 
 const sdk = join(process.env.LAZY_MCP_TEST_DEPS, "npm/node_modules/@modelcontextprotocol/sdk/dist/esm/client");
 const load = (file) => import(pathToFileURL(join(sdk, file)));
@@ -41,12 +42,4 @@ const operations = {
   },
 };
 
-for await (const line of createInterface({ input: process.stdin })) {
-  const command = JSON.parse(line);
-  try {
-    console.log(JSON.stringify({ ok: await operations[command.op](command) }));
-  } catch (error) {
-    console.log(JSON.stringify({ error: `${error.code ?? ""} ${error.message}` }));
-  }
-}
-process.exit(0);
+await answer(operations);
