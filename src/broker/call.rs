@@ -1,4 +1,4 @@
-//! One tool call from its arrival to its answer.
+//! One request from its arrival to its answer: a call of a tool, or whatever else only a server can answer.
 
 mod input;
 mod outcome;
@@ -28,7 +28,7 @@ use crate::protocol::logging::LogLevel;
 use crate::protocol::raw::Pieces;
 use crate::protocol::version::{Era, meta};
 use crate::snapshot::{Backend, OutputSchema, Reach};
-use crate::supervisor::{Acquired, Granted, InstanceKey, ScopeKey, Slot, Supervisor, Waiter};
+use crate::supervisor::{Acquired, Granted, InstanceKey, ScopeKey, Slot, Waiter};
 
 /// A call that has been silent this long gets a sign of life, so that nobody between gives up on the connection.
 pub const QUIET_AFTER: Duration = Duration::from_secs(10);
@@ -156,7 +156,6 @@ impl Call {
         request: CallRequest,
     ) -> Result<Self, RpcError> {
         let arrived = Instant::now();
-        let supervisor = &broker.supervisor;
         let (reach, tool) = match request.tool() {
             None => (backend.offers.reach(&request.subject)?, None),
             Some(name) => match backend.tool(name) {
@@ -195,7 +194,7 @@ impl Call {
             Phase::Judging { verdict, asking }
         } else {
             let judged = call.plan.judge_by_rules(call.request.arguments());
-            call.carry_out(judged, supervisor)
+            call.carry_out(judged)
         };
         Ok(call)
     }
@@ -207,7 +206,7 @@ impl Call {
     }
 
     /// What the policy says about sending the call.
-    fn carry_out(&mut self, judged: Judged<CallVerdict>, supervisor: &Arc<Supervisor>) -> Phase {
+    fn carry_out(&mut self, judged: Judged<CallVerdict>) -> Phase {
         let name = self.backend.name.clone();
         match judged.verdict {
             CallVerdict::Send { arguments, deadline } => {
@@ -216,7 +215,7 @@ impl Call {
                 }
                 self.arguments = arguments;
                 self.set_deadline(deadline);
-                self.enter(supervisor)
+                self.enter()
             }
             CallVerdict::Denied { reason } => {
                 self.decider().tell(judged.rule, |decision| What::CallDenied { decision });
@@ -237,8 +236,7 @@ impl Call {
         if asking.is_cancelled() {
             return;
         }
-        let supervisor = self.common.supervisor.clone();
-        self.phase = self.carry_out(judged, &supervisor);
+        self.phase = self.carry_out(judged);
         self.give_up_if_cancelled(&asking);
     }
 
@@ -427,10 +425,10 @@ impl Call {
     }
 
     /// Asks for a lease, in the slot that the scope names.
-    fn enter(&mut self, supervisor: &Arc<Supervisor>) -> Phase {
+    fn enter(&mut self) -> Phase {
         let key = InstanceKey { backend: self.backend.name.clone(), scope: self.client.scope.clone() };
         if self.reach == Reach::Live {
-            let acquired = supervisor.find(&key).and_then(|slot| {
+            let acquired = self.common.supervisor.find(&key).and_then(|slot| {
                 let (caller, wait_until) = self.caller();
                 slot.acquire_live(caller, wait_until)
             });
@@ -438,7 +436,7 @@ impl Call {
             return phase.unwrap_or_else(|| Phase::ended(Reply::Error(self.nobody_to_ask())));
         }
         loop {
-            let slot = match supervisor.slot(&key) {
+            let slot = match self.common.supervisor.slot(&key) {
                 Ok(slot) => slot,
                 Err(none) => return Phase::ended(Reply::Fault(Fault::no_slot(&self.backend.name, none))),
             };

@@ -24,6 +24,9 @@ use crate::supervisor::windows_side;
 /// Sweeps tried before the command says that it could not prove the end.
 const SWEEPS_MAX: u32 = 5;
 
+/// How long a server may think about whether it is modern. One that is answers at once; the time is for its start.
+const PROBE_MAX: Duration = Duration::from_secs(20);
+
 pub(super) fn run(path: &Path, name: &str) -> anyhow::Result<Exit> {
     let config = config::load_alone(path)?;
     let backend = backend_of(&config, name)?;
@@ -125,9 +128,6 @@ async fn capture(
     live.modern_version = modern.ok().map(|greeting| greeting.protocol_version);
     Ok((Ok(live), proved))
 }
-
-/// How long a server may think about whether it is modern. One that is answers at once; the time is for its start.
-const PROBE_MAX: Duration = Duration::from_secs(20);
 
 /// Why a server gave no answer, and the last line that it wrote to stderr.
 struct Unanswered {

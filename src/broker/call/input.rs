@@ -148,8 +148,7 @@ impl Call {
         self.extra = extra.join(",");
         // The time that its client took is no time in the queue.
         self.queued_since = Instant::now();
-        let supervisor = self.common.supervisor.clone();
-        self.phase = self.enter(&supervisor);
+        self.phase = self.enter();
         self.give_up_if_cancelled(&round.asking);
     }
 
