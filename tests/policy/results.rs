@@ -183,6 +183,7 @@ fn words_of_the_protocol_and_bytes_are_no_text() {
         r#"{"data":"abcd","type":"audio"}"#,
         r#"{"contents":[{"mimeType":"x","blob":"abcd"}]}"#,
         r#"{"messages":[{"role":"user"}],"nextCursor":"abc"}"#,
+        r#"{"resultType":"input_required","inputRequests":{"a":{"method":"roots/list"}},"requestState":"abc"}"#,
     ] {
         check(&rules, kept, None);
     }

@@ -251,7 +251,7 @@ impl<'a> Walk<'a> {
             }
             // Words of the protocol, tokens that are sent back to the server, and bytes in base64: never text.
             "role" | "level" | "method" | "resultType" | "progressToken" | "requestId" | "taskId" | "nextCursor"
-            | "blob"
+            | "requestState" | "blob"
                 if is_string =>
             {
                 self.json.string()?;
