@@ -15,6 +15,7 @@ mod metrics;
 mod parked;
 mod reload;
 mod resources;
+mod ruled;
 mod session;
 mod status;
 mod undecided;

@@ -48,7 +48,11 @@ fn saying(id: &Value, lines: &[String]) -> String {
 
 /// A call that has the server ask `method` under the raw id `id`, and answers with the answer.
 fn asking(id: &str, method: &str) -> String {
-    let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{}}}}"#);
+    asking_by(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{}}}}"#), id)
+}
+
+/// The same by the question `line`, which has the raw id `id`.
+fn asking_by(line: &str, id: &str) -> String {
     let params = json!({"name": "ask_client", "arguments": {"line": line, "id": id}});
     json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string()
 }

@@ -178,6 +178,12 @@ impl Recipient {
         self.session
     }
 
+    /// Whose server it hears of its own; a session of a shared one hears of that too.
+    pub(super) fn instance(&self) -> InstanceKey {
+        let scope = self.listens_in.clone().unwrap_or(ScopeKey::Session(self.session));
+        InstanceKey { backend: self.backend.clone(), scope }
+    }
+
     /// What the client declared, raw.
     pub(super) fn capabilities(&self) -> &str {
         &self.capabilities

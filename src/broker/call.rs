@@ -11,7 +11,6 @@ use bytes::Bytes;
 use tokio::time::Sleep;
 
 use self::input::{Question, Round, Step};
-pub(super) use self::outcome::ruled;
 use super::decisions::{Decider, Later, facts};
 use super::fault::Fault;
 use super::undecided::Asking;
@@ -250,9 +249,17 @@ impl Call {
         }
     }
 
+    fn instance(&self) -> InstanceKey {
+        InstanceKey { backend: self.backend.name.clone(), scope: self.client.scope.clone() }
+    }
+
     fn decider(&self) -> Decider {
-        let tool = self.request.label().into();
-        Decider { events: self.common.events.clone(), backend: self.backend.clone(), tool }
+        Decider {
+            events: self.common.events.clone(),
+            backend: self.backend.clone(),
+            tool: self.request.label().into(),
+            is_tool: self.request.tool().is_some(),
+        }
     }
 
     /// Whether a client that comes back with `request` can mean this call.
@@ -426,7 +433,7 @@ impl Call {
 
     /// Asks for a lease, in the slot that the scope names.
     fn enter(&mut self) -> Phase {
-        let key = InstanceKey { backend: self.backend.name.clone(), scope: self.client.scope.clone() };
+        let key = self.instance();
         if self.reach == Reach::Live {
             let acquired = self.common.supervisor.find(&key).and_then(|slot| {
                 let (caller, wait_until) = self.caller();

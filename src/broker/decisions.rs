@@ -25,7 +25,9 @@ const SESSION_DIGITS: usize = 16;
 pub(super) struct Decider {
     pub events: Arc<EventLog>,
     pub backend: Arc<Backend>,
+    /// The method, of a request that is no call of a tool.
     pub tool: Arc<str>,
+    pub is_tool: bool,
 }
 
 impl Decider {
@@ -44,7 +46,7 @@ pub(super) fn withheld(decider: &Decider, rule: Option<String>, failure: &dyn fm
     let backend = &decider.backend.name;
     tracing::warn!(%backend, tool = %decider.tool, %failure, "a result was withheld");
     decider.tell(rule, |decision| What::ResultWithheld { decision });
-    Reply::Fault(Fault::policy_failed(backend))
+    Reply::Fault(if decider.is_tool { Fault::policy_failed(backend) } else { Fault::policy_failed_on_answer(backend) })
 }
 
 /// What a hook sees of a call; `arguments` are those that count now.

@@ -159,6 +159,14 @@ impl Fault {
         )
     }
 
+    /// The same of a request that is no call of a tool.
+    pub fn policy_failed_on_answer(backend: &str) -> Self {
+        Self::new(
+            "policy_failed",
+            format!("The server answered, but its answer was withheld because the policy of '{backend}' failed on it."),
+        )
+    }
+
     pub fn drifted(backend: &str, tool: &str) -> Self {
         Self::new(
             "unavailable",

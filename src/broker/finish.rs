@@ -7,7 +7,6 @@ use bytes::Bytes;
 
 use super::call::Reply;
 use super::decisions::{Decider, withheld};
-use super::fault::Fault;
 use super::resources::Shelf;
 use crate::events::What;
 use crate::policy::{Media, OutputSchema, PayloadKind, ToolPlan, fitting};
@@ -51,10 +50,10 @@ impl Finish {
         if !self.is_aside(&answer) {
             return self.finish(&answer, hooked);
         }
-        let backend = self.decider.backend.name.clone();
+        let decider = self.decider.clone();
         let task = tokio::task::spawn_blocking(move || self.finish(&answer, hooked));
         // A task that panics has rewritten nothing.
-        task.await.unwrap_or_else(|_| Reply::Fault(Fault::policy_failed(&backend)))
+        task.await.unwrap_or_else(|panic| withheld(&decider, Some(RULES.to_owned()), &panic))
     }
 
     /// Rules run after the hook, so that it cannot undo what they do; the schema is held against what is left then.

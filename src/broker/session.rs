@@ -9,8 +9,8 @@ use bytes::Bytes;
 
 use super::Broker;
 use super::audience::Recipient;
-use super::call::ruled;
 use super::fault::Fault;
+use super::ruled::ruled;
 use crate::link::{Link, RequestError};
 use crate::policy::PayloadKind;
 use crate::protocol::call::CallRequest;
@@ -157,11 +157,13 @@ impl Broker {
         }
     }
 
-    /// A message of a server to a session, as the rules of the revision that is served now leave it.
-    pub fn ruled_for_all(&self, backend: &str, message: Bytes) -> Option<Bytes> {
+    /// A message that waited for `recipient`, as the rules of the revision that is served now leave it.
+    pub fn ruled_for_all(&self, recipient: &Recipient, message: Bytes) -> Option<Bytes> {
+        let instance = recipient.instance();
         let snapshot = self.snapshot();
-        let backend = snapshot.backend(backend)?;
-        ruled(&backend.for_all.results, &backend.name, message)
+        let backend = snapshot.backend(&instance.backend)?;
+        let ruled = ruled(&backend.for_all.results, &backend.name, message);
+        ruled.map_err(|withheld| self.common.answer_withheld(&instance, recipient.session(), &withheld)).ok()
     }
 
     fn greeted_link(&self, key: &InstanceKey) -> Option<Link> {
@@ -196,7 +198,7 @@ fn refused(backend: &Backend, code: i64, error: &str) -> RpcError {
         Ok(ruled) => ruled,
         Err(failure) => {
             tracing::warn!(backend = %backend.name, %failure, "an error was withheld");
-            return Fault::policy_failed(&backend.name).as_error(&backend.name);
+            return Fault::policy_failed_on_answer(&backend.name).as_error(&backend.name);
         }
     };
     let [message, data] = members(ruled.as_deref().unwrap_or(error), ["message", "data"]).unwrap_or_default();

@@ -16,7 +16,7 @@ use super::places::Place;
 use super::replay::EventId;
 use super::respond;
 use super::resume::Reader;
-use crate::broker::{Broker, Call, CallEvent, Listening, OpenStream, Reply};
+use crate::broker::{Broker, Call, CallEvent, Listening, OpenStream, Recipient, Reply};
 use crate::protocol::raw::Pieces;
 use crate::protocol::subscription::of_subscription;
 use crate::snapshot::ListDigests;
@@ -202,8 +202,8 @@ impl News {
                 () = &mut quiet => return Some(comment()),
                 () = ended(self.mail.as_ref().map(|mail| &mail.unread)) => return None,
                 // A message that was taken is sent: nothing is awaited in between.
-                Some(message) = next_of(self.mail.as_ref()) => {
-                    let ruled = self.broker.ruled_for_all(&self.backend, message);
+                Some((recipient, message)) = next_of(self.mail.as_ref()) => {
+                    let ruled = self.broker.ruled_for_all(recipient, message);
                     let told = ruled.map(|message| of_subscription(message, self.subscription.as_deref()));
                     if let Some(chunk) = told.and_then(|message| self.said(&message)) {
                         return Some(chunk);
@@ -221,9 +221,9 @@ fn lists_of(broker: &Broker, backend: &str) -> Option<ListDigests> {
     broker.snapshot().backend(backend).map(|backend| backend.surface.digests())
 }
 
-async fn next_of(mail: Option<&OpenStream>) -> Option<Bytes> {
+async fn next_of(mail: Option<&OpenStream>) -> Option<(&Recipient, Bytes)> {
     match mail {
-        Some(mail) => mail.recipient.mail.next().await,
+        Some(mail) => Some((&mail.recipient, mail.recipient.mail.next().await?)),
         None => std::future::pending().await,
     }
 }

@@ -1,9 +1,11 @@
 //! The rules of a policy apply to everything that a server says, not to results of tools alone.
 
+use std::time::Instant;
+
 use serde_json::{Value, json};
 
 use crate::support::{Backend, Broker, Session, Setup};
-use crate::{all_of, answering, logged, reply, saying, settle};
+use crate::{SOON, all_of, answering, asking_by, logged, reply, saying, settle};
 
 /// Once as it is, and once in other letters.
 const SECRETS: &str = r"secret-17, s\u0065cret-4";
@@ -139,5 +141,84 @@ fn what_waits_for_a_call_is_ruled_too() {
     told.extend(session.call("echo", &json!({})).before);
     assert_eq!(told.len(), 1);
     check(&told[0], "/params/x");
+    broker.finish();
+}
+
+/// A question that no rule can read: it is nested deeper than they go.
+fn unreadable() -> String {
+    let deep = "[".repeat(200) + &"]".repeat(200);
+    format!(r#"{{"jsonrpc":"2.0","id":"q","method":"roots/list","params":{{"x":{deep}}}}}"#)
+}
+
+/// What the server is told by whoever answers in the place of its client.
+#[track_caller]
+fn check_refusal(answer: &Value) {
+    let expected = json!({
+        "jsonrpc": "2.0",
+        "id": "q",
+        "error": {"code": -32603, "message": "the question was withheld: the policy of 'fixture' failed on it"},
+    });
+    assert_eq!(*answer, expected);
+}
+
+#[test]
+fn a_question_that_the_rules_fail_on_is_answered_in_its_clients_place() {
+    let broker = broker();
+    let session = Session::new(&broker, "fixture");
+    let begin = Instant::now();
+    // In the middle of a call.
+    let called = session.send_raw(&asking_by(&unreadable(), "\"q\""));
+    assert_eq!(called.before, [""; 0], "it never leaves");
+    check_refusal(&called.text_json());
+    // On the stream that is open.
+    let mut stream = session.hear();
+    session.send_raw(&saying(&json!(2), &[answering("done"), unreadable(), logged("info", "after")]));
+    assert_eq!(stream.message()["params"]["data"], "after");
+    drop(stream);
+    settle(&session);
+    // Waiting for the next call.
+    session.send_raw(&saying(&json!(3), &[answering("done"), unreadable()]));
+    settle(&session);
+    settle(&session);
+    settle(&session);
+    let lines = broker.lines("fixture");
+    let answers: Vec<Value> =
+        lines.iter().filter(|line| line.contains("withheld")).map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(answers.len(), 3, "{lines:#?}");
+    answers.iter().for_each(check_refusal);
+    assert!(begin.elapsed() < SOON, "nobody waited for an answer");
+    broker.finish();
+}
+
+#[test]
+fn an_answer_that_the_rules_fail_on_is_named_as_what_it_is() {
+    let broker = broker();
+    let session = Session::new(&broker, "fixture");
+    let deep = "[".repeat(200) + &"]".repeat(200);
+    let line = format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{{"x":{deep}}}}}"#);
+    let error = format!(r#"{{"jsonrpc":"2.0","id":$ID,"error":{{"code":-1,"message":"x","data":{deep}}}}}"#);
+    let say = |method: &str, mut params: Value, line: &str| {
+        params["x-say"] = json!([line]);
+        session.send(method, &params)
+    };
+    let called = say("tools/call", json!({"name": "echo"}), &line);
+    assert_eq!(
+        called.text(),
+        "The tool ran, but its result was withheld because the policy of 'fixture' failed on it."
+    );
+    for (method, params, line) in [
+        ("prompts/get", json!({"name": "greet"}), &line),
+        ("resources/read", json!({"uri": "fixture://a"}), &line),
+        ("resources/subscribe", json!({"uri": "fixture://a"}), &error),
+    ] {
+        let reply = say(method, params, line);
+        let withheld = reply.json();
+        assert_eq!(withheld["error"]["code"], -32603, "{withheld}");
+        assert_eq!(
+            withheld["error"]["message"],
+            "The server answered, but its answer was withheld because the policy of 'fixture' failed on it."
+        );
+        assert_eq!(withheld["error"]["data"]["lazy-mcp/error"]["code"], "policy_failed");
+    }
     broker.finish();
 }

@@ -276,5 +276,14 @@ fn rules_of_the_policy_hold_for_questions() {
     let reply = session.send_raw(&denied.to_string());
     assert_eq!((reply.refusal(), reply.before.len()), ("denied", 0), "{}", reply.raw);
     assert_eq!(parsed(&broker, "fixture", "tools/call").len(), 2);
+    // What the rules fail on is asked of nobody, and nobody waits for it.
+    let deep = "[".repeat(200) + &"]".repeat(200);
+    let asks = requiring(&format!(r#""q":{{"method":"roots/list","params":{{"x":{deep}}}}}"#), "\"s\"");
+    let begin = Instant::now();
+    let reply = session.send_raw(&calling(&json!(3), &asks, &answering("done")));
+    assert_eq!((reply.error_code(), reply.before.len()), (-32603, 0), "{}", reply.raw);
+    assert!(reply.raw.contains("the question was withheld: the policy of 'fixture' failed on it"), "{}", reply.raw);
+    assert!(begin.elapsed() < SOON);
+    assert_eq!(parsed(&broker, "fixture", "tools/call").len(), 3);
     broker.finish();
 }

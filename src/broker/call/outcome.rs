@@ -7,11 +7,11 @@ use crate::broker::decisions::{Later, facts, withheld};
 use crate::broker::fault::Fault;
 use crate::broker::finish::{Finish, Hooked};
 use crate::broker::resources::Shelf;
+use crate::broker::ruled::ruled;
 use crate::events::What;
 use crate::link::Outcome;
-use crate::policy::{PayloadKind, ResultRules, ResultVerdict};
+use crate::policy::ResultVerdict;
 use crate::protocol::answer::{Answer, Passage};
-use crate::protocol::raw::{members, replaced, span};
 
 impl Call {
     pub(super) fn end(&self, outcome: Outcome) -> Ended {
@@ -90,26 +90,8 @@ impl Call {
     }
 
     /// A message of the server as the policy's rules leave it.
-    pub(super) fn ruled(&self, notice: Bytes) -> Option<Bytes> {
-        ruled(&self.plan.results, &self.backend.name, notice)
-    }
-}
-
-/// A notification or question of a server as the rules leave it; `None` if they could not do their work, since what is
-/// not redacted never leaves.
-pub(in crate::broker) fn ruled(rules: &ResultRules, backend: &str, notice: Bytes) -> Option<Bytes> {
-    if rules.is_empty() {
-        return Some(notice);
-    }
-    let text = std::str::from_utf8(&notice).ok()?;
-    let [params] = members(text, ["params"]).ok()?;
-    let Some(params) = params else { return Some(notice) };
-    match rules.apply(params, PayloadKind::Params) {
-        Ok(None) => Some(notice),
-        Ok(Some(new)) => Some(replaced(&notice, &mut [(span(text, params), new.as_bytes())]).into()),
-        Err(failure) => {
-            tracing::warn!(backend, %failure, "a notification was withheld");
-            None
-        }
+    pub(super) fn ruled(&self, message: Bytes) -> Option<Bytes> {
+        let ruled = ruled(&self.plan.results, &self.backend.name, message);
+        ruled.map_err(|withheld| self.common.answer_withheld(&self.instance(), self.client.key, &withheld)).ok()
     }
 }
