@@ -5,14 +5,17 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
 use lazy_mcp_broker::policy::{
     self, CallFacts, CallVerdict, InputSchema, Link, Media, PayloadKind, Policy, ResultVerdict,
 };
+use nix::sched::{CpuSet, sched_setaffinity};
 use nix::time::{ClockId, clock_gettime};
+use nix::unistd::{Pid, SysconfVar, sysconf};
 
 fn main() {
     let policy = load(
@@ -43,13 +46,16 @@ fn main() {
     measure_hooks(&in_text, &quiet);
 }
 
-/// Hooks run on threads of their own, so what is measured is the processor time of those: waking up and answering
-/// included, which is half of a small hook and more.
+/// Hooks run on threads of their own, so what is measured is the processor time of those, waking up and answering
+/// included. On one processor, where that costs the same on every machine: to wake a thread on another one, which sleeps,
+/// an interrupt is sent, and a hypervisor takes longer for that than any hook here takes. How long is measured after it,
+/// by a bare thread beside the hooks.
 fn measure_hooks(large: &str, small: &str) {
     let hooks = |more: &str| {
         load(&format!(
             r#"return broker.backend {{ api = 1, scope = "session", {more}
             on_call = {{
+                nothing = function(call) end,
                 look = function(call)
                     local url = call.arguments.url
                     if url == nil or string.find(url, "pastebin.com", 1, true) then return broker.deny("no") end
@@ -66,7 +72,10 @@ fn measure_hooks(large: &str, small: &str) {
     let facts = |tool: &str| {
         Arc::new(CallFacts { tool: tool.into(), arguments: Some(arguments.into()), ..CallFacts::default() })
     };
+    run_on(&[0]);
+    measure_bare_thread("a thread woken to answer nothing");
     for (what, more, tool, target_us) in [
+        ("on_call that does nothing", "", "nothing", 10),
         ("on_call that looks at an argument", "", "look", 10),
         ("on_call that rewrites one, rules and schema", "", "patch", 20),
         ("on_call with isolate = true", "isolate = true,", "look", 1000),
@@ -78,11 +87,6 @@ fn measure_hooks(large: &str, small: &str) {
         });
     }
     let policy = hooks("");
-    let call = facts("look");
-    measure_busy_hook("on_call that looks at an argument, busy thread", arguments.len(), 10, || {
-        let verdict = policy.judge_call_blocking(&call, Some(&schema)).verdict;
-        assert!(matches!(verdict, CallVerdict::Send { .. }), "{verdict:?}");
-    });
     for (what, payload, tool, target_us) in [
         ("on_result with set_text, small", small, "edit", 20),
         ("on_result with set_text, 100 KB", large, "edit", 500),
@@ -94,6 +98,45 @@ fn measure_hooks(large: &str, small: &str) {
             assert!(matches!(verdict, ResultVerdict::Pass { .. }), "{verdict:?}");
         });
     }
+    run_on(&(0..processors()).collect::<Vec<_>>());
+    measure_bare_thread("a thread woken to answer nothing, all processors");
+    let call = facts("look");
+    let ask = || {
+        let verdict = policy.judge_call_blocking(&call, Some(&schema)).verdict;
+        assert!(matches!(verdict, CallVerdict::Send { .. }), "{verdict:?}");
+    };
+    measure_hook("on_call that looks, all processors", arguments.len(), None, ask);
+    measure_busy_hook("on_call that looks, all processors, busy", arguments.len(), 10, ask);
+}
+
+/// What no hook can be cheaper than: a thread that waits, is told something, and says something back.
+fn measure_bare_thread(what: &str) {
+    const NAME: &str = "bare-thread";
+    let (ask, asked) = mpsc::channel::<mpsc::SyncSender<()>>();
+    let bare = thread::Builder::new().name(NAME.to_owned());
+    let bare = bare.spawn(move || asked.iter().for_each(|answer| answer.send(()).unwrap())).unwrap();
+    measure_thread(what, NAME, 0, None, || {
+        let (answer, answered) = mpsc::sync_channel(1);
+        ask.send(answer).unwrap();
+        answered.recv().unwrap();
+    });
+    drop(ask);
+    bare.join().unwrap();
+}
+
+/// Keeps all threads there are, and those that they start, on these processors.
+fn run_on(processors: &[usize]) {
+    let mut set = CpuSet::new();
+    processors.iter().for_each(|processor| set.set(*processor).unwrap());
+    for task in fs::read_dir("/proc/self/task").unwrap().flatten() {
+        let id = task.file_name().to_str().unwrap().parse().unwrap();
+        sched_setaffinity(Pid::from_raw(id), &set).unwrap();
+    }
+}
+
+/// As many as the machine has, whatever this process is kept to at the moment.
+fn processors() -> usize {
+    usize::try_from(sysconf(SysconfVar::_NPROCESSORS_ONLN).unwrap().unwrap()).unwrap()
 }
 
 /// The same with several callers at once, so that there is always a next job: without waking a thread for each, which
@@ -105,9 +148,9 @@ fn measure_busy_hook(what: &str, bytes: usize, target_us: u64, ask: impl Fn() + 
         return;
     }
     let round = || {
-        let before = policy_threads();
-        std::thread::scope(|scope| (0..CALLERS).for_each(|_| drop(scope.spawn(|| (0..EACH).for_each(|_| ask())))));
-        (policy_threads() - before) / (CALLERS * EACH)
+        let before = time_of_threads(HOOK_THREADS);
+        thread::scope(|scope| (0..CALLERS).for_each(|_| drop(scope.spawn(|| (0..EACH).for_each(|_| ask())))));
+        (time_of_threads(HOOK_THREADS) - before) / (CALLERS * EACH)
     };
     round();
     let mut times: Vec<Duration> = (0..40).map(|_| round()).collect();
@@ -115,7 +158,11 @@ fn measure_busy_hook(what: &str, bytes: usize, target_us: u64, ask: impl Fn() + 
     print(what, bytes, times[times.len() / 2], times[times.len() * 9 / 10], target_us);
 }
 
-fn measure_hook(what: &str, bytes: usize, target_us: u64, mut ask: impl FnMut()) {
+fn measure_hook(what: &str, bytes: usize, target_us: impl Into<Option<u64>>, ask: impl FnMut()) {
+    measure_thread(what, HOOK_THREADS, bytes, target_us.into(), ask);
+}
+
+fn measure_thread(what: &str, thread: &str, bytes: usize, target_us: Option<u64>, mut ask: impl FnMut()) {
     /// The kernel counts in its own steps, so one call is too short to be measured.
     const BATCH: u32 = 50;
     if !is_wanted(what) {
@@ -126,23 +173,25 @@ fn measure_hook(what: &str, bytes: usize, target_us: u64, mut ask: impl FnMut())
     }
     let mut times: Vec<Duration> = (0..40)
         .map(|_| {
-            let before = policy_threads();
+            let before = time_of_threads(thread);
             for _ in 0..BATCH {
                 ask();
             }
-            (policy_threads() - before) / BATCH
+            (time_of_threads(thread) - before) / BATCH
         })
         .collect();
     times.sort_unstable();
     print(what, bytes, times[times.len() / 2], times[times.len() * 9 / 10], target_us);
 }
 
-/// Processor time that the policy threads have had (`/proc/PID/task/TID/schedstat`, first field, nanoseconds).
-fn policy_threads() -> Duration {
+/// How the names of the threads begin that hooks run on.
+const HOOK_THREADS: &str = "policy-hook";
+
+/// Processor time that threads have had (`/proc/PID/task/TID/schedstat`, first field, nanoseconds).
+fn time_of_threads(named: &str) -> Duration {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path());
-    let of_policies =
-        tasks.filter(|task| fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("policy-hook")));
-    let nanos = of_policies
+    let wanted = tasks.filter(|task| fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with(named)));
+    let nanos = wanted
         .filter_map(|task| fs::read_to_string(task.join("schedstat")).ok()?.split(' ').next()?.parse::<u64>().ok());
     Duration::from_nanos(nanos.sum())
 }
@@ -185,9 +234,10 @@ fn is_wanted(what: &str) -> bool {
     std::env::args().skip(1).filter(|word| !word.starts_with("--")).all(|word| what.contains(&word))
 }
 
-fn print(what: &str, bytes: usize, median: Duration, ninth: Duration, target_us: u64) {
+fn print(what: &str, bytes: usize, median: Duration, ninth: Duration, target_us: impl Into<Option<u64>>) {
+    let target = target_us.into().map_or(String::new(), |target| format!("   target {target} µs"));
     println!(
-        "{what:<48} {:>9} bytes   median {:>8.1} µs   90 % {:>8.1} µs   target {target_us} µs",
+        "{what:<48} {:>9} bytes   median {:>8.1} µs   90 % {:>8.1} µs{target}",
         bytes,
         median.as_secs_f64() * 1e6,
         ninth.as_secs_f64() * 1e6

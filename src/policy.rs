@@ -2,11 +2,12 @@
 //! and what a result may contain.
 //!
 //! A policy file runs once, in a sandbox, when a snapshot is built ([`load()`]). Everything it says is data and becomes
-//! a frozen [`Policy`]; the virtual machine is dropped, so a policy costs nothing at rest and calls cost no Lua. The
+//! a frozen [`Policy`]; the virtual machine is dropped, so a policy costs nothing at rest and a call costs no Lua. The
 //! rules over arguments and results are compiled then and run by Rust over the raw JSON: bytes that no rule touches
 //! leave as they came (invariant 10), and what a rule cannot finish is withheld by the caller (invariant 11).
 //!
-//! Hooks (`on_call`, `on_result`, `scope_key`) have their names reserved in `backend.rs` and are refused there.
+//! Only hooks (`on_call`, `on_result`, `scope_key`) run later, in machines of their own on threads of their own
+//! (`hooks.rs`), and only for the tools that have one.
 //!
 //! Not here: when to load, what to do with a drifted catalog, how a denial looks on the wire.
 //!
@@ -25,6 +26,7 @@ mod hooks;
 mod json;
 pub mod language;
 mod load;
+mod memory;
 mod names;
 mod output_schema;
 mod results;

@@ -194,7 +194,6 @@ impl Hook {
 
 /// Makes a machine ready for views and verdicts, so that each call of a hook takes the same steps.
 fn register(lua: &Lua) -> mlua::Result<()> {
-    verdict::register(lua)?;
     ResultView::register(lua)?;
     lua.create_userdata(CallView::new(&Arc::default())).map(drop)
 }

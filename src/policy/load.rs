@@ -16,6 +16,7 @@ use super::constructors::{self, Built};
 use super::fields;
 use super::frozen::Policy;
 use super::hooks::Hooks;
+use super::memory;
 use super::sandbox::{self, Watch, error_at_caller};
 use super::source::Source;
 use crate::core::diagnostic::{Diagnostic, Diagnostics};
@@ -340,7 +341,7 @@ fn message_of(error: &mlua::Error) -> String {
     match error {
         mlua::Error::CallbackError { cause, traceback } => format!("{}\n{traceback}", message_of(cause)),
         mlua::Error::SyntaxError { message, .. } | mlua::Error::RuntimeError(message) => message.clone(),
-        mlua::Error::MemoryError(_) => "policy used more than its 8 MiB of memory".to_owned(),
+        mlua::Error::MemoryError(_) => memory::EXHAUSTED.to_owned(),
         other => other.to_string(),
     }
 }

@@ -10,14 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use mlua::{Function, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value, VmState};
 
-use super::fields;
+use super::{fields, memory};
 
 /// Steps that one load, or one call of a hook, may take: about 7 ms of processor time, 2,000 times what the shipped
 /// policies need.
 pub(super) const STEPS_MAX: u32 = 200_000;
-
-/// Bytes that one machine may hold. An empty one holds half a mebibyte.
-const MEMORY_MAX_BYTES: usize = 8 << 20;
 
 /// Bytes of a string made by `string.rep`, which Rust allocates before the memory limit sees it.
 const REPEATED_MAX_BYTES: usize = 1 << 20;
@@ -121,7 +118,7 @@ pub(super) fn machine(watch: &Watch, install: impl FnOnce(&Lua) -> mlua::Result<
     refuse_unknown_names(&lua, &lua.globals(), |_| {
         ": policies see 'broker' and the pure functions of Lua only".to_owned()
     })?;
-    lua.set_memory_limit(MEMORY_MAX_BYTES)?;
+    lua.set_memory_limit(memory::MAX_BYTES)?;
     limit_steps(&lua, watch);
     lua.sandbox(true)?;
     Ok(lua)

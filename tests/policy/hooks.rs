@@ -569,3 +569,20 @@ async fn futures_say_the_same() {
     assert_eq!(plan.ask_on_result(call(""), payload).await, expected);
     assert_eq!(policy.judge_scope(RequestFacts::default()).await.verdict, ScopeVerdict::NoKey);
 }
+
+#[test]
+fn arguments_do_not_fit_beside_what_a_policy_keeps() {
+    // Each empty list takes 64 bytes in Luau: nearly 6 MiB.
+    let arguments = format!(r#"{{"a":[{}[]]}}"#, "[],".repeat(80_000));
+    let body = |kept: u32| {
+        format!(
+            "local kept = {{}} for i = 1, {kept} do kept[i] = string.rep(i, 1048576 / #tostring(i)) end return broker.deny('' .. #call.arguments.a)"
+        )
+    };
+    check_denied(&body(0), &arguments, "80001");
+    check_fails(
+        &body(5),
+        &arguments,
+        "policy.lua:3: call.arguments cannot be shown to the policy: policy used more than its 8 MiB of memory",
+    );
+}

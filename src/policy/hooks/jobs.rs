@@ -88,7 +88,7 @@ impl CallJob {
             Ok(answer) => answer,
             Err(fault) => return failed(hook, fault, steps),
         };
-        if let Answer::Allow { patch: None, deadline: None } = answer {
+        if answer.is_plain() {
             return Judged { steps, ..self.ruled };
         }
         let at = at.unwrap_or_else(|| hook.place());

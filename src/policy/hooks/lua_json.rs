@@ -14,6 +14,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use crate::policy::arguments::number_text;
 use crate::policy::fields::kind;
 use crate::policy::json;
+use crate::policy::memory::Building;
 
 /// Nesting of a table that a hook wants written.
 const DEPTH_MAX: usize = 32;
@@ -23,10 +24,12 @@ const VALUES_MAX: usize = 10_000;
 /// JSON text as tables that cannot be changed; `null` is `broker.null`. A key that occurs twice is an error, because a
 /// hook would judge one and a server may take the other. The error continues the name of what it is.
 pub(super) fn to_lua(lua: &Lua, text: &str) -> Result<Value, String> {
+    let cannot = |error: &dyn fmt::Display| format!("cannot be shown to the policy: {error}");
+    let building = Building::begin(lua).map_err(|error| cannot(&error))?;
     let mut input = serde_json::Deserializer::from_str(text);
-    let value = Seed { lua, list: &lua.array_metatable() }.deserialize(&mut input);
+    let value = Seed { lua, list: &lua.array_metatable(), building: &building }.deserialize(&mut input);
     let value = value.and_then(|value| input.end().map(|()| value));
-    value.map_err(|error| format!("cannot be shown to the policy: {error}"))
+    value.map_err(|error| cannot(&error))
 }
 
 #[derive(Clone, Copy)]
@@ -34,12 +37,14 @@ struct Seed<'l> {
     lua: &'l Lua,
     /// Marks lists, so that an empty one is not written back as an object.
     list: &'l Table,
+    building: &'l Building<'l>,
 }
 
 impl<'de> DeserializeSeed<'de> for Seed<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        self.building.check().map_err(D::Error::custom)?;
         deserializer.deserialize_any(self)
     }
 }
@@ -93,11 +98,9 @@ impl<'de> Visitor<'de> for Seed<'_> {
         if occurs_twice(&found) {
             return Err(A::Error::custom("a key occurs twice in an object"));
         }
-        // Of the right size at once: Lua would make it anew for each power of two.
-        let table = self.lua.create_table_with_capacity(0, found.len()).map_err(A::Error::custom)?;
-        for (key, value) in found {
-            table.raw_set(&*key, value).map_err(A::Error::custom)?;
-        }
+        // All at once, and so of the right size: Lua would make it anew for each power of two.
+        let members = found.iter().map(|(key, value)| (&**key, value));
+        let table = self.lua.create_table_from(members).map_err(A::Error::custom)?;
         table.set_readonly(true);
         Ok(Value::Table(table))
     }

@@ -6,6 +6,7 @@ use mlua::{Function, IntoLuaMulti, Lua, Value};
 use super::{Hook, Ticket};
 use crate::core::diagnostic::Diagnostic;
 use crate::policy::load::{self, Loading};
+use crate::policy::memory::Building;
 use crate::policy::sandbox::{self, Watch};
 
 /// Warm machines of one thread, half a mebibyte each and its garbage. The one that was not used for longest goes first.
@@ -48,7 +49,8 @@ impl Machines {
         let lua = &machine.lua;
         sandbox::limit_steps(lua, &ticket.watch);
         ticket.hook_begins();
-        let answer = arguments(lua).and_then(|arguments| machine.functions[hook.index].call::<Value>(arguments));
+        let shown = Building::begin(lua).and_then(|_building| arguments(lua)?.into_lua_multi(lua));
+        let answer = shown.and_then(|shown| machine.functions[hook.index].call::<Value>(shown));
         let outcome = answer.map_err(HookError::Lua).and_then(|answer| read(lua, answer));
         let fault = match outcome {
             Ok(value) => {

@@ -46,10 +46,17 @@ impl UserData for Given {
 }
 
 impl Answer {
+    /// As the rules have it.
+    const PLAIN: Self = Self::Allow { patch: None, deadline: None };
+
+    pub fn is_plain(&self) -> bool {
+        matches!(self, Self::Allow { patch: None, deadline: None })
+    }
+
     /// Of what a hook returned, and where the verdict was made.
     pub fn read(value: &Value) -> Result<(Self, Option<At>), HookError> {
         if value.is_nil() {
-            return Ok((Self::Allow { patch: None, deadline: None }, None));
+            return Ok((Self::PLAIN, None));
         }
         let given = value.as_userdata().and_then(|value| value.borrow::<Given>().ok().map(|given| given.clone()));
         let given = given.ok_or_else(|| {
@@ -60,27 +67,24 @@ impl Answer {
     }
 }
 
-/// Puts the type of verdicts into a machine.
-pub(super) fn register(lua: &Lua) -> mlua::Result<()> {
-    let answer = Answer::Allow { patch: None, deadline: None };
-    lua.create_userdata(Given { answer, at: None }).map(drop)
-}
-
 pub(super) fn install(lua: &Lua, broker: &Table) -> mlua::Result<()> {
-    broker.raw_set("allow", lua.create_function(|lua, fields: Value| given(lua, allow(lua, &fields)?))?)?;
-    broker.raw_set("deny", lua.create_function(|lua, reason: Value| given(lua, deny(lua, &reason)?))?)
+    // What changes nothing decides nothing: nobody asks where it was said, so there is one of it. It also puts the type
+    // of verdicts into the machine, before anything counts.
+    let plain = lua.create_userdata(Given { answer: Answer::PLAIN, at: None })?;
+    let allow = move |lua: &Lua, fields: Value| match allow(lua, &fields)? {
+        answer if answer.is_plain() => Ok(plain.clone()),
+        answer => lua.create_userdata(given(lua, answer)),
+    };
+    broker.raw_set("allow", lua.create_function(allow)?)?;
+    broker.raw_set("deny", lua.create_function(|lua, reason: Value| Ok(given(lua, deny(lua, &reason)?)))?)
 }
 
-fn given(lua: &Lua, answer: Answer) -> mlua::Result<Given> {
-    // What changes nothing decides nothing, and nobody asks where.
-    if matches!(answer, Answer::Allow { patch: None, deadline: None }) {
-        return Ok(Given { answer, at: None });
-    }
+fn given(lua: &Lua, answer: Answer) -> Given {
     let at = sandbox::position(lua, 1).and_then(|position| {
         let source = Loading::of(lua).source(&position.chunk)?;
         Some(At { file: source.path.clone(), line: position.line })
     });
-    Ok(Given { answer, at })
+    Given { answer, at }
 }
 
 fn deny(lua: &Lua, reason: &Value) -> mlua::Result<Answer> {
