@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::call::Reply;
 use super::decisions::{Decider, withheld};
 use super::resources::Shelf;
+use super::ruled::ruled_around;
 use crate::events::What;
 use crate::policy::{Media, OutputSchema, PayloadKind, ToolPlan, fitting};
 use crate::protocol::answer::{Answer, Passage};
@@ -62,11 +63,14 @@ impl Finish {
         let kind = if answer.is_error { PayloadKind::Error } else { PayloadKind::Result };
         let current = hooked.payload.as_deref().unwrap_or(answer.payload());
         let mut keep = |media: &Media<'_>| self.shelf.as_ref()?.keep(media);
-        let ruled = match self.plan.results.apply_keeping(current, kind, &mut keep) {
+        let rules = &self.plan.results;
+        let ruled = rules.apply_keeping(current, kind, &mut keep);
+        let (ruled, around) = match ruled.and_then(|ruled| Ok((ruled, ruled_around(rules, answer)?))) {
             Ok(ruled) => ruled,
             Err(failure) => return withheld(&self.decider, Some(RULES.to_owned()), &failure),
         };
-        let rule = hooked.rule.or(ruled.is_some().then(|| RULES.to_owned()));
+        let has_ruled = ruled.is_some() || around.is_some();
+        let rule = hooked.rule.or(has_ruled.then(|| RULES.to_owned()));
         let mut payload = ruled.or(hooked.payload);
         if let (Some(schema), false) = (&self.output, answer.is_error)
             && let Some(changed) = payload.take()
@@ -82,9 +86,9 @@ impl Finish {
                 Err(failure) => return withheld(&self.decider, rule, &failure),
             }
         }
-        if payload.is_some() {
+        if payload.is_some() || around.is_some() {
             self.decider.tell(rule, |decision| What::ResultRewritten { decision });
         }
-        Reply::of(answer, &self.id, payload, self.passage)
+        Reply::of(around.as_ref().unwrap_or(answer), &self.id, payload, self.passage)
     }
 }

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::envelope;
+use super::call::parse_text;
+use super::envelope::{self, Message};
 use super::error::{INVALID_PARAMS, RESOURCE_NOT_FOUND};
 use super::raw::{Pieces, entries, members, object, replaced, span};
 use super::version::Era;
@@ -27,6 +28,30 @@ impl Answer {
             envelope::Answer::Error(error) => (error, true),
         };
         Self { line: line.clone(), id: span(text, id), payload: span(text, payload), is_error }
+    }
+
+    /// From the line of a response; `None` if it is none.
+    pub fn read(line: &Bytes) -> Option<Self> {
+        match parse_text(line).ok()? {
+            (text, Message::Response { id, answer }) => Some(Self::new(line, text, id, answer)),
+            _ => None,
+        }
+    }
+
+    /// The whole response, as it came.
+    pub fn line(&self) -> &Bytes {
+        &self.line
+    }
+
+    /// Whether the response has members that JSON-RPC gives no meaning. Told by the quotes around the two values that it
+    /// has, because nearly none has others and the values may be long.
+    pub fn has_strangers(&self) -> bool {
+        /// Of `"jsonrpc":"2.0"` and the keys of the two values.
+        const QUOTES: usize = 8;
+        let (first, second) =
+            if self.id.start < self.payload.start { (&self.id, &self.payload) } else { (&self.payload, &self.id) };
+        let around = [0..first.start, first.end..second.start, second.end..self.line.len()];
+        around.into_iter().flat_map(|span| &self.line[span]).filter(|byte| **byte == b'"').count() != QUOTES
     }
 
     /// The raw `result` or `error`.

@@ -3,7 +3,10 @@
 use std::borrow::Cow;
 
 use super::error::RpcError;
-use super::raw::{members, string};
+use super::raw::{entries, members, string};
+
+/// The members of a message that JSON-RPC gives a meaning.
+const KNOWN: [&str; 6] = ["jsonrpc", "id", "method", "params", "result", "error"];
 
 /// One message. All fields are raw JSON out of the text it was read from, but for the method, which is decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +42,7 @@ impl NotAMessage {
 /// object that is no JSON-RPC 2.0 message are `-32600`.
 pub fn parse(text: &str) -> Result<Message<'_>, NotAMessage> {
     let trimmed = text.trim_start_matches([' ', '\t', '\r', '\n']);
-    let found = match members(text, ["jsonrpc", "id", "method", "params", "result", "error"]) {
+    let found = match members(text, KNOWN) {
         Ok(found) => found,
         Err(e) if e.is_data() && trimmed.starts_with('[') => {
             return Err(NotAMessage::new(
@@ -82,6 +85,11 @@ pub fn parse(text: &str) -> Result<Message<'_>, NotAMessage> {
         (None, None, None, Some(error)) => Ok(Message::Response { id: "null", answer: Answer::Error(error) }),
         _ => Err(invalid("neither a request, a notification nor a response")),
     }
+}
+
+/// The members of a message that JSON-RPC gives no meaning: decoded keys and raw values out of `text`.
+pub fn strangers(text: &str) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
+    entries(text).unwrap_or_default().into_iter().filter(|(key, _)| !KNOWN.contains(&&**key))
 }
 
 /// Strings and integers are ids; null, fractions, booleans and structures are not (MCP `basic`, Requests).

@@ -130,6 +130,32 @@ fn notifications_and_questions_in_calls_and_outside() {
     broker.finish();
 }
 
+/// A client may show them, so they are no way out.
+#[test]
+fn members_that_json_rpc_gives_no_meaning() {
+    let broker = broker();
+    let session = Session::new(&broker, "fixture");
+    let around = format!(r#""note":"{SECRETS}","n":1.0,"more":{{"x":["{SECRETS}"]}}"#);
+    let answer = format!(r#"{{{around},"jsonrpc":"2.0","id":$ID,"result":{{"content":[]}}}}"#);
+    let error = format!(r#"{{"jsonrpc":"2.0","id":$ID,"error":{{"code":-1,"message":"m"}},{around}}}"#);
+    for line in [answer, error] {
+        let told = session.send("tools/call", &json!({"name": "echo", "x-say": [line]})).raw;
+        check(&told, "/note");
+        check(&told, "/more/x/0");
+        assert!(told.contains(r#","n":1.0,"more":{"x":["#), "the rest keeps its bytes: {told}");
+    }
+    for line in [
+        format!(r#"{{"jsonrpc":"2.0","method":"notifications/vendor",{around}}}"#),
+        format!(r#"{{{around},"jsonrpc":"2.0","id":"q","method":"roots/list","params":{{"x":"{SECRETS}"}}}}"#),
+    ] {
+        let told = session.send_raw(&saying(&json!(1), &[line, answering("done")])).before;
+        assert_eq!(told.len(), 1);
+        check(&told[0], "/note");
+        check(&told[0], "/more/x/0");
+    }
+    broker.finish();
+}
+
 #[test]
 fn what_waits_for_a_call_is_ruled_too() {
     let broker = broker();
