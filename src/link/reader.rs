@@ -98,12 +98,13 @@ fn take(link: &Link, line: &Bytes) {
 fn answered(link: &Link, line: &Bytes, text: &str, id_text: &str, answer: envelope::Answer<'_>) {
     let id = id_text.parse::<u64>().ok();
     let entry = id.and_then(|id| link.pending().remove(id));
-    // Of some of its own requests the broker wants no answer.
-    let is_wanted = id.is_none_or(|id| id < OWN_IDS);
     let is_delivered =
         entry.is_some_and(|entry| entry.finish(Outcome::Answered(Answer::new(line, text, id_text, answer))));
-    if !is_delivered && is_wanted {
-        count(&link.0.counts.late_answers);
+    match id {
+        _ if is_delivered => {}
+        // Of some of its own requests the broker awaits no answer.
+        Some(id) if id >= OWN_IDS => link.told_no_more(id, matches!(answer, envelope::Answer::Error(_))),
+        _ => count(&link.0.counts.late_answers),
     }
 }
 

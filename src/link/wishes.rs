@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -18,9 +19,13 @@ use crate::protocol::version::Era;
 #[derive(Debug, Default)]
 pub(super) struct Told {
     uris: BTreeSet<String>,
-    /// The broker's own request by which a modern server tells; 0 for none.
-    listening: u64,
+    /// The broker's own request by which a modern server tells, and since when.
+    listening: Option<(u64, Instant)>,
 }
+
+/// A server that ends what it is to tell sooner than this is not asked again before somebody wants something else: it
+/// would be asked without pause.
+const SHORT: Duration = Duration::from_secs(1);
 
 impl Link {
     /// Has the server tell of changes of the resources that `wanted` says, and of no others. It is asked under a lock,
@@ -38,10 +43,10 @@ impl Link {
                 before.difference(&told.uris).for_each(|uri| self.ask_for("resources/unsubscribe", uri));
             }
             Era::Modern => {
-                let id = if told.uris.is_empty() { 0 } else { self.listen(&told.uris) };
+                let listening = (!told.uris.is_empty()).then(|| self.listen(&told.uris));
                 // The new one first, so that no change falls between the two.
-                let replaced = std::mem::replace(&mut told.listening, id);
-                if replaced != 0 {
+                let replaced = std::mem::replace(&mut told.listening, listening);
+                if let Some((replaced, _)) = replaced {
                     self.notify(&format!(
                         r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{replaced},"reason":"another subscription takes its place"}}}}"#
                     ));
@@ -50,7 +55,20 @@ impl Link {
         }
     }
 
-    /// The same for one resource, by a client's own request, if the server has to be asked at all.
+    /// What a server answers to a request of the broker's own that nobody waits for. To the one by which a modern server
+    /// tells it means that it tells no more, for reasons of its own: then it is asked anew, because whoever wants to hear
+    /// has not changed their mind.
+    pub(super) fn told_no_more(&self, id: u64, is_error: bool) {
+        let mut told = self.told();
+        let Some((_, since)) = told.listening.filter(|(listening, _)| *listening == id) else { return };
+        if is_error || since.elapsed() < SHORT {
+            *told = Told::default();
+        } else {
+            told.listening = Some(self.listen(&told.uris));
+        }
+    }
+
+    /// [`Self::tell_of`] for one resource, by a client's own request, if the server has to be asked at all.
     ///
     /// # Errors
     /// What the server said to it; then it tells of it no more than before.
@@ -82,10 +100,10 @@ impl Link {
         }
     }
 
-    fn listen(&self, uris: &BTreeSet<String>) -> u64 {
+    fn listen(&self, uris: &BTreeSet<String>) -> (u64, Instant) {
         let uris = Value::from(uris.iter().map(String::as_str).collect::<Vec<_>>());
         let params = format!(r#"{{"notifications":{{"resourceSubscriptions":{uris}}}}}"#);
-        self.request_aside("subscriptions/listen", &params)
+        (self.request_aside("subscriptions/listen", &params), Instant::now())
     }
 
     fn ask_for(&self, method: &str, uri: &str) {

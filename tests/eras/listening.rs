@@ -1,6 +1,7 @@
 //! Changes of resources, told to whoever wants to hear of them in the manner of its own era.
 
 use std::io::BufReader;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -186,6 +187,41 @@ fn a_modern_server_is_listened_to_by_one_subscription_for_all() {
     broker.wait_event("fixture", "cancelled", &last);
     assert_eq!(wanted(&broker, "subscriptions/listen").len(), 3, "nobody wants anything any more");
     assert_eq!(read(&broker, "fixture", "resources/subscribe"), [""; 0]);
+    broker.finish();
+}
+
+#[test]
+fn a_modern_server_that_ends_what_it_tells_is_asked_anew() {
+    let broker = Setup::new().backend(modern(Backend::singleton("fixture"))).start();
+    let client = Modern::new(&broker, "/fixture/mcp");
+    client.call("echo", &json!({"text": "x"})).result();
+    let (mut stream, _, id) = listening(&client, &json!({"resourceSubscriptions": ["fixture://a"]}));
+    let asked = |count: usize| {
+        until_true("the server to be asked", SOON, || wanted(&broker, "subscriptions/listen").len() == count);
+        let last = parsed(&broker, "fixture", "subscriptions/listen").pop().unwrap();
+        assert_eq!(last["params"]["notifications"]["resourceSubscriptions"], json!(["fixture://a"]));
+        last["id"].to_string()
+    };
+    let say = |line: String| _ = client.send("tools/call", &saying(&[line, answering("done")])).result();
+    let ends = |id: &str, how: &str| say(format!(r#"{{"jsonrpc":"2.0","id":{id},{how}}}"#));
+    let first = asked(1);
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "having told for a while is what tells it from one that ends at once"
+    )]
+    std::thread::sleep(Duration::from_millis(1100));
+    ends(&first, r#""result":{"resultType":"complete"}"#);
+    let second = asked(2);
+    say(updated("fixture://a"));
+    check_update(&mut stream, "fixture://a", &id);
+    // One that has not is left alone, until somebody wants something.
+    ends(&second, r#""result":{"resultType":"complete"}"#);
+    drop(stream);
+    let (_stream, ..) = listening(&client, &json!({"resourceSubscriptions": ["fixture://a"]}));
+    let third = asked(3);
+    ends(&third, r#""error":{"code":-32603,"message":"no"}"#);
+    client.call("echo", &json!({"text": "x"})).result();
+    assert_eq!(wanted(&broker, "subscriptions/listen").len(), 3, "what is refused is not asked again at once");
     broker.finish();
 }
 
