@@ -52,7 +52,7 @@ fn scale(queue_len_max: usize, leases_max: u32, overdue: OverdueRule) -> Scale {
     };
     // One who leaves before the start is over, one who stays longer.
     let patience = [20, 50, 20, 50].into_iter().map(ms).cycle().take(callers).collect();
-    Scale { limits, patience, comes_again: false, stops: 2 }
+    Scale { limits, patience, guests: 0, comes_again: false, stops: 2 }
 }
 
 #[test]
@@ -68,6 +68,11 @@ fn every_interleaving_with_overdue_calls_kept() {
 #[test]
 fn every_interleaving_with_two_leases_and_a_short_queue() {
     explore(&scale(1, 2, OverdueRule::Recycle { grace: ms(10) }));
+}
+
+#[test]
+fn every_interleaving_with_a_caller_that_is_worth_no_start() {
+    explore(&Scale { guests: 1, ..scale(2, 1, OverdueRule::Recycle { grace: ms(10) }) });
 }
 
 /// How a world was reached first: from which one, by which of its moves.
@@ -172,7 +177,6 @@ fn to_be_seen(scale: &Scale) -> BTreeSet<&'static str> {
         "queue timeout",
         "start failed",
         "start timeout",
-        "cooling down",
         "cleanup failed",
         "retired",
         "exited",
@@ -181,6 +185,13 @@ fn to_be_seen(scale: &Scale) -> BTreeSet<&'static str> {
     ]);
     if scale.patience.len() > scale.limits.queue_len_max {
         kinds.insert("queue full");
+    }
+    if scale.guests > 0 {
+        kinds.insert("nothing runs");
+    }
+    // One is there for the failure, one for the pause after it.
+    if scale.patience.len() - scale.guests > 1 {
+        kinds.insert("cooling down");
     }
     if scale.limits.overdue != OverdueRule::Keep {
         kinds.insert("recycled");
@@ -205,6 +216,7 @@ fn kind(effect: Effect) -> &'static str {
         Effect::Refuse(_, Refusal::CoolingDown { .. }) => "cooling down",
         Effect::Refuse(_, Refusal::CleanupFailed) => "cleanup failed",
         Effect::Refuse(_, Refusal::Retired) => "retired",
+        Effect::Refuse(_, Refusal::NothingRuns) => "nothing runs",
         Effect::FailLeases(_, LeaseLoss::Exited) => "exited",
         Effect::FailLeases(_, LeaseLoss::LinkLost) => "link lost",
         Effect::FailLeases(_, LeaseLoss::Recycled) => "recycled",

@@ -92,8 +92,8 @@ fn long_walks_keep_the_rules_and_come_to_rest() {
     let callers = proptest::collection::vec(patience, 1..9);
     let choices = proptest::collection::vec(choice(), 1..MOVES_MAX);
     let seen = Seen::default();
-    walk(&(callers, limits(), limits(), choices), |(patience, limits, other, choices)| {
-        let mut scale = Scale { limits, patience, comes_again: true, stops: 20 };
+    walk(&(callers, 0..3usize, limits(), limits(), choices), |(patience, guests, limits, other, choices)| {
+        let mut scale = Scale { limits, patience, guests, comes_again: true, stops: 20 };
         let mut limits = [other, limits].into_iter().cycle();
         let mut world = World::new(Moment(0), &scale);
         let mut made = vec![];
@@ -288,9 +288,11 @@ fn any_event_at_any_time_is_survived() {
 
 fn event(nonsense: Nonsense, slot: &Slot, now: Moment) -> Event {
     match nonsense {
-        Nonsense::Acquire { id, patience } => {
-            Event::Acquire(Waiter { id: WaiterId(id), deadline: now.after(Duration::from_millis(patience)) })
-        }
+        Nonsense::Acquire { id, patience } => Event::Acquire(Waiter {
+            id: WaiterId(id),
+            deadline: now.after(Duration::from_millis(patience)),
+            starts: id % 3 > 0,
+        }),
         Nonsense::Abandon { id } => Event::Abandon(WaiterId(id)),
         Nonsense::Admitted => Event::Admitted,
         Nonsense::Stop => Event::Stop,

@@ -17,6 +17,7 @@ use super::undecided::Asking;
 use super::{Broker, Common, Recipient};
 use crate::core::diagnostic::suggestion;
 use crate::core::generation::Generation;
+use crate::core::lifecycle::Refusal;
 use crate::events::What;
 use crate::link::{Caller, CanAnswer, Extension, InFlight, Link, Loss, NotSent, Outbox, Outcome};
 use crate::policy::{CallVerdict, DriftRule, Judged, ToolPlan};
@@ -27,7 +28,7 @@ use crate::protocol::logging::LogLevel;
 use crate::protocol::raw::Pieces;
 use crate::protocol::version::{Era, meta};
 use crate::snapshot::{Backend, OutputSchema, Reach};
-use crate::supervisor::{Acquired, Granted, InstanceKey, ScopeKey, Slot, Waiter};
+use crate::supervisor::{Acquired, Granted, InstanceKey, Refused, ScopeKey, Slot, Waiter};
 
 /// A call that has been silent this long gets a sign of life, so that nobody between gives up on the connection.
 pub const QUIET_AFTER: Duration = Duration::from_secs(10);
@@ -320,9 +321,7 @@ impl Call {
                             self.timer = None;
                             self.phase = match answer {
                                 Ok(granted) => self.send(granted, sends_left),
-                                Err(refused) => Phase::ended(Reply::Fault(Fault::refused(
-                                    &self.backend.name, &refused, self.queued_since.elapsed(),
-                                ))),
+                                Err(refused) => Phase::ended(self.refused(&refused)),
                             };
                         }
                         // The queue has its own deadline, which comes as an answer.
@@ -496,10 +495,16 @@ impl Call {
             Acquired::Forgotten => return None,
             Acquired::Now(granted) => self.send(granted, sends_left),
             Acquired::Later(waiter) => Phase::Queued { waiter, sends_left },
-            Acquired::Refused(refused) => {
-                Phase::ended(Reply::Fault(Fault::refused(&self.backend.name, &refused, self.queued_since.elapsed())))
-            }
+            Acquired::Refused(refused) => Phase::ended(self.refused(&refused)),
         })
+    }
+
+    fn refused(&self, refused: &Refused) -> Reply {
+        match refused {
+            // What ran is gone, and the request was not worth a start.
+            Refused::By(Refusal::NothingRuns, _) => Reply::Error(self.nobody_to_ask()),
+            _ => Reply::Fault(Fault::refused(&self.backend.name, refused, self.queued_since.elapsed())),
+        }
     }
 
     /// Writes the call. This is the only place that does, and a call that was written is never written again.

@@ -71,6 +71,9 @@ impl Fault {
                     "Processes of an earlier run of '{backend}' could not be proved gone, so it is not started again. An operator can see which and why with `lazy-mcp status`, and have it looked at again with `lazy-mcp recover {backend}`."
                 ),
             ),
+            Refusal::NothingRuns => {
+                Self::new("unavailable", format!("'{backend}' does not run, and this request does not start it."))
+            }
             Refusal::Retired => Self::new(
                 "retired",
                 format!("'{backend}' was removed, disabled or is shutting down; the call was not sent."),

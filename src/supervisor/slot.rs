@@ -133,6 +133,14 @@ pub(super) struct Name {
     pub number: SlotNumber,
 }
 
+/// On which a lease is wanted.
+struct Terms {
+    /// Of the wait in the queue.
+    deadline: Instant,
+    /// Whether a generation is started for it.
+    starts: bool,
+}
+
 impl std::fmt::Display for Slot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.key.backend, self.id)
@@ -173,26 +181,21 @@ impl Slot {
     pub fn acquire_live(self: &Arc<Self>, caller: Caller, deadline: Instant) -> Option<Acquired> {
         let state = self.lock();
         let is_live = matches!(state.core.public_state(), PublicState::Ready | PublicState::Starting);
-        is_live.then(|| self.acquire_under(state, caller, deadline))
+        is_live.then(|| self.acquire_under(state, caller, Terms { deadline, starts: false }))
     }
 
     /// A lease at once, a place in the queue, or a refusal. `deadline` bounds the wait in the queue.
     pub fn acquire(self: &Arc<Self>, caller: Caller, deadline: Instant) -> Acquired {
-        self.acquire_under(self.lock(), caller, deadline)
+        self.acquire_under(self.lock(), caller, Terms { deadline, starts: true })
     }
 
-    fn acquire_under(
-        self: &Arc<Self>,
-        mut state: MutexGuard<'_, State>,
-        caller: Caller,
-        deadline: Instant,
-    ) -> Acquired {
+    fn acquire_under(self: &Arc<Self>, mut state: MutexGuard<'_, State>, caller: Caller, terms: Terms) -> Acquired {
         if state.is_forgotten || state.is_set_aside {
             return Acquired::Forgotten;
         }
         state.last_waiter += 1;
         let id = WaiterId(state.last_waiter);
-        let waiter = lifecycle::Waiter { id, deadline: self.moment(deadline) };
+        let waiter = lifecycle::Waiter { id, deadline: self.moment(terms.deadline), starts: terms.starts };
         let mut own = None;
         let others = self.step(&mut state, Event::Acquire(waiter), Some((id, &mut own)));
         let acquired = match own {

@@ -2,8 +2,10 @@
 
 use serde_json::{Value, json};
 
+use crate::support::processes::{Table, kill_9};
+use crate::support::wait::until_true;
 use crate::support::{Backend, Broker, Reply, Session, Setup};
-use crate::{all_of, private, settle};
+use crate::{SOON, all_of, private, settle};
 
 fn completion(of: &Value) -> Value {
     json!({"ref": of, "argument": {"name": "who", "value": "a"}})
@@ -147,5 +149,25 @@ fn a_tool_that_answers_with_a_task_alone_is_not_there() {
     settle(&session);
     assert_eq!(session.send("tools/call", &json!({"name": "task_only"})).error_code(), -32602);
     assert_eq!(broker.count("fixture", "call", "task_only"), 0);
+    broker.finish();
+}
+
+#[test]
+fn what_waits_for_a_server_that_runs_starts_no_other() {
+    let one_by_one = all_of(Backend::singleton("fixture")).max_concurrency(1);
+    let broker = Setup::new().backend(one_by_one).start();
+    let session = Session::new(&broker, "fixture");
+    let pid = session.call("pid", &json!({})).text_json()["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+    let server = Table::read().get(pid.expect("a pid")).expect("the server runs").identity;
+    let busy = broker.http().send_aside(&session.call_request("hang", &json!({})));
+    broker.wait_event("fixture", "call", "hang");
+    let read = |uri: &str| broker.http().send_aside(&session.request("resources/read", &json!({"uri": uri})));
+    let unknown = read("fixture://c");
+    until_true("it to wait", SOON, || broker.status()["totals"]["queued_calls"] == 1);
+    kill_9(server);
+    assert_eq!(Reply::new(busy.join().unwrap()).refusal(), "backend_exited");
+    assert_eq!(Reply::new(unknown.join().unwrap()).error_code(), -32002);
+    broker.assert_nothing_runs();
+    assert_eq!(broker.starts("fixture"), 1);
     broker.finish();
 }

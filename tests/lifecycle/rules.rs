@@ -7,6 +7,7 @@
 //! | a stale report changes nothing | `Stamped::open` opens for any live generation |
 //! | a place is asked for once | `Admit` is ordered twice |
 //! | nothing starts without a place | `Spawn` is ordered together with `Admit` |
+//! | nothing is started for guests alone | who waits is enough for a start, whoever it is |
 //! | a place is given back once, and after the proof alone | it is given back when the sweep is ordered |
 //! | a place is held exactly while a generation may live | who does not wait any longer withdraws nothing |
 //! | nobody busy is evicted | `Evict` does not look at leases |
@@ -43,7 +44,7 @@
 
 use lazy_mcp_broker::core::generation::{Generation, Mint, Stamped};
 use lazy_mcp_broker::core::lifecycle::{
-    Effect, Event, LeaseId, LeaseLoss, Limits, OverdueRule, PublicState, Refusal, Report, Slot,
+    Effect, Event, LeaseId, LeaseLoss, Limits, OverdueRule, PublicState, Refusal, Report, Slot, WaiterId,
 };
 use lazy_mcp_broker::core::moment::Moment;
 
@@ -107,6 +108,7 @@ impl Told {
         match effect {
             Effect::Admit => {
                 self.check_blocked(effect)?;
+                rule(world.somebody_starts(), || "nothing is started for guests alone".into())?;
                 rule(world.place == Place::None, || "a place is asked for once".into())
             }
             Effect::Vacate => {
@@ -142,7 +144,7 @@ impl Told {
             Effect::Refuse(id, refusal) => {
                 let deadline = Self::waiter(world, id.0);
                 let deadline = deadline.ok_or_else(|| String::from("each waiter is answered once"))?;
-                rule(self.is_reason(world, refusal, deadline), || format!("a refusal has its reason: {refusal:?}"))
+                rule(self.is_reason(world, id, refusal, deadline), || format!("a refusal has its reason: {refusal:?}"))
             }
             Effect::FailLeases(generation, loss) => {
                 let out =
@@ -171,6 +173,7 @@ impl Told {
             (_, true) => Place::Asked,
             _ => Place::Held,
         };
+        rule(!slot.is_admitting() || world.somebody_starts(), || "nothing is started for guests alone".into())?;
         rule(world.place == due, || "a place is held exactly while a generation may live".into())?;
         let is_busy = self.active > 0 || self.queued > 0;
         rule(self.event != Event::Evict || !is_busy || state == self.state, || "nobody busy is evicted".into())?;
@@ -235,12 +238,12 @@ impl Told {
 
     fn waiter(world: &World, id: u64) -> Option<Moment> {
         world.callers.iter().find_map(|caller| match caller {
-            Caller::Waiting { id: waits, deadline } if waits.0 == id => Some(*deadline),
+            Caller::Waiting { id: waits, deadline, .. } if waits.0 == id => Some(*deadline),
             _ => None,
         })
     }
 
-    fn is_reason(&self, world: &World, refusal: Refusal, deadline: Moment) -> bool {
+    fn is_reason(&self, world: &World, id: WaiterId, refusal: Refusal, deadline: Moment) -> bool {
         match refusal {
             Refusal::QueueFull => matches!(self.event, Event::Acquire(_)) && self.queued >= self.limits.queue_len_max,
             Refusal::QueueTimeout => deadline <= world.now,
@@ -251,6 +254,10 @@ impl Told {
             }
             Refusal::CleanupFailed => world.slot.public_state() == PublicState::CleanupFailed,
             Refusal::Retired => world.retired,
+            Refusal::NothingRuns => {
+                let is_guest = |caller: &Caller| matches!(caller, Caller::Waiting { id: waits, starts: false, .. } if *waits == id);
+                world.slot.public_state() == PublicState::Stopped && world.callers.iter().any(is_guest)
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! It knows what is true (which processes there are), the slot only what it was told. `rules.rs` compares the two.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use lazy_mcp_broker::core::generation::{Generation, Mint, Stamped};
@@ -16,6 +17,8 @@ pub struct Scale {
     pub limits: Limits,
     /// How long each caller is willing to wait, by its number.
     pub patience: Vec<Duration>,
+    /// So many of them, the last ones, take what runs and are worth no start.
+    pub guests: usize,
     /// A caller whose call is over comes again with another.
     pub comes_again: bool,
     /// Stops, replacements and reinstatements together.
@@ -25,7 +28,7 @@ pub struct Scale {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Caller {
     Idle,
-    Waiting { id: WaiterId, deadline: Moment },
+    Waiting { id: WaiterId, deadline: Moment, starts: bool },
     Holding { id: WaiterId, generation: Generation, overdue: bool },
     Done,
 }
@@ -127,7 +130,7 @@ impl World {
 
     /// Everything that can happen next.
     pub fn moves(&self, scale: &Scale, out: &mut Vec<Move>) {
-        self.moves_of_callers(out);
+        self.moves_of_callers(scale, out);
         self.moves_of_operators(scale, out);
         self.moves_of_processes(out);
         self.moves_of_the_driver(out);
@@ -145,9 +148,11 @@ impl World {
         }
     }
 
-    fn moves_of_callers(&self, out: &mut Vec<Move>) {
-        // Callers differ in little but their numbers, so it is enough that the first who can come does.
-        out.extend(self.callers.iter().position(|caller| *caller == Caller::Idle).map(Move::Acquire));
+    fn moves_of_callers(&self, scale: &Scale, out: &mut Vec<Move>) {
+        // Callers differ in little but their numbers, so it is enough that the first of a kind who can come does.
+        let first = |mut kind: Range<usize>| kind.find(|i| self.callers[*i] == Caller::Idle).map(Move::Acquire);
+        let hosts = self.callers.len() - scale.guests.min(self.callers.len());
+        out.extend(first(0..hosts).into_iter().chain(first(hosts..self.callers.len())));
         for (i, caller) in self.callers.iter().enumerate() {
             match caller {
                 Caller::Waiting { .. } => out.push(Move::Abandon(i)),
@@ -225,9 +230,11 @@ impl World {
     pub fn make(&mut self, next: Move, scale: &Scale) -> Result<Vec<Effect>, String> {
         match next {
             Move::Acquire(i) => {
-                let waiter = Waiter { id: WaiterId(self.next_id), deadline: self.now.after(scale.patience[i]) };
+                let starts = i + scale.guests < self.callers.len();
+                let deadline = self.now.after(scale.patience[i]);
+                let waiter = Waiter { id: WaiterId(self.next_id), deadline, starts };
                 self.next_id += 1;
-                self.callers[i] = Caller::Waiting { id: waiter.id, deadline: waiter.deadline };
+                self.callers[i] = Caller::Waiting { id: waiter.id, deadline, starts };
                 self.tell(Event::Acquire(waiter), scale)
             }
             Move::Abandon(i) => {
@@ -403,6 +410,11 @@ impl World {
 
     fn waiting(&mut self, id: WaiterId) -> Option<&mut Caller> {
         self.callers.iter_mut().find(|caller| matches!(caller, Caller::Waiting { id: waits, .. } if *waits == id))
+    }
+
+    /// Whether somebody waits who is worth a start.
+    pub fn somebody_starts(&self) -> bool {
+        self.callers.iter().any(|caller| matches!(caller, Caller::Waiting { starts: true, .. }))
     }
 
     /// Nothing is left to happen, ever.

@@ -25,6 +25,9 @@ pub struct Waiter {
     pub id: WaiterId,
     /// Refused with [`Refusal::QueueTimeout`] from this moment on, unless it is granted the moment it comes.
     pub deadline: Moment,
+    /// Whether a generation is started for it. One for which none is takes what runs or is started for others, and is
+    /// refused with [`Refusal::NothingRuns`] where there is neither.
+    pub starts: bool,
 }
 
 /// What happens to a slot.
@@ -124,6 +127,8 @@ pub enum Refusal {
     CleanupFailed,
     /// The slot does not start again.
     Retired,
+    /// Nothing runs, and nothing is started for this waiter.
+    NothingRuns,
 }
 
 /// Why leases that were out are worth nothing any more. Their calls may have been written.

@@ -18,6 +18,11 @@ impl Queue {
         self.0.is_empty()
     }
 
+    /// Whether somebody waits for whom a generation is started.
+    pub(super) fn wants_start(&self) -> bool {
+        self.0.iter().any(|waiter| waiter.starts)
+    }
+
     pub(super) fn push(&mut self, waiter: Waiter) {
         self.0.push_back(waiter);
     }

@@ -194,7 +194,7 @@ impl Slot {
     pub(super) fn serve(&mut self, step: &mut Step<'_>) {
         self.queue.expire(step.now, |id| step.out.push(Effect::Refuse(id, Refusal::QueueTimeout)));
         match &mut self.state {
-            State::Stopped if self.queue.is_empty() => {}
+            State::Stopped if !self.queue.wants_start() => self.refuse_all(Refusal::NothingRuns, step),
             State::Stopped => match self.budget.cooling(step.now) {
                 Some(retry_after) => self.refuse_all(Refusal::CoolingDown { retry_after }, step),
                 None => {
@@ -237,10 +237,11 @@ impl Slot {
 
     /// Nothing is started for nobody.
     fn withdraw_if_unwanted(&mut self, step: &mut Step<'_>) {
-        if self.state == State::Admitting && self.queue.is_empty() {
+        if self.state == State::Admitting && !self.queue.wants_start() {
             self.state = State::Stopped;
             self.budget.forget(step.now);
             step.out.push(Effect::Vacate);
+            self.refuse_all(Refusal::NothingRuns, step);
         }
     }
 

@@ -76,7 +76,7 @@ impl Story {
 
     /// Somebody who is willing to wait for 30 seconds.
     fn acquire(&mut self, id: u64) -> Vec<Effect> {
-        self.step(Event::Acquire(Waiter { id: WaiterId(id), deadline: self.now.after(ms(30_000)) }))
+        self.step(Event::Acquire(Waiter { id: WaiterId(id), deadline: self.now.after(ms(30_000)), starts: true }))
     }
 
     fn report(&mut self, generation: u64, report: Report) -> Vec<Effect> {
@@ -301,7 +301,7 @@ fn a_spawn_that_is_given_up_and_not_answered_in_time_is_stuck() {
 #[test]
 fn a_spawn_that_ran_out_is_stuck_at_once() {
     let mut story = Story::new(limits());
-    story.step(Event::Acquire(Waiter { id: WaiterId(0), deadline: story.now.after(ms(90_000)) }));
+    story.step(Event::Acquire(Waiter { id: WaiterId(0), deadline: story.now.after(ms(90_000)), starts: true }));
     assert_eq!(story.wake_in(60_000), [refuse(0, Refusal::StartTimeout)]);
     assert_eq!(Phase::of(&story.slot), Phase::Stuck);
     assert_eq!(story.report(1, Report::Spawned), [Effect::CloseStdin(g(1))]);
