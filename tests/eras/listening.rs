@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::http::{Body, Events};
-use crate::support::wait::until_true;
+use crate::support::wait::{pause_because, until_true};
 use crate::support::{Backend, Broker, Modern, Session, Setup};
 use crate::{SOON, answering, keyed, legacy, modern, parsed, read, saying};
 
@@ -205,11 +205,7 @@ fn a_modern_server_that_ends_what_it_tells_is_asked_anew() {
     let say = |line: String| _ = client.send("tools/call", &saying(&[line, answering("done")])).result();
     let ends = |id: &str, how: &str| say(format!(r#"{{"jsonrpc":"2.0","id":{id},{how}}}"#));
     let first = asked(1);
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "having told for a while is what tells it from one that ends at once"
-    )]
-    std::thread::sleep(Duration::from_millis(1100));
+    pause_because("it has told for a while by then, unlike one that ends at once", Duration::from_millis(1100));
     ends(&first, r#""result":{"resultType":"complete"}"#);
     let second = asked(2);
     say(updated("fixture://a"));

@@ -122,6 +122,23 @@ fn keys_answers_and_state_arrive_as_they_were_spelled() {
     broker.finish();
 }
 
+/// What names a message is the broker's to say, whatever a server has put there.
+#[test]
+fn a_question_has_one_id_and_one_version() {
+    let broker = fixture();
+    let session = session(&broker, "fixture");
+    let requests = r#""r":{"id":"own","method":"roots/list","jsonrpc":"1.0","params":{"x":1e2}}"#;
+    let mut call = session.stream(calling(&json!(1), &requiring(requests, "\"s\""), &answering("done")));
+    let question = call.data();
+    let parsed: Value = serde_json::from_str(&question).unwrap();
+    let expected = format!(r#"{{"jsonrpc":"2.0","id":{},"method":"roots/list","params":{{"x":1e2}}}}"#, parsed["id"]);
+    assert_eq!(question, expected);
+    answer(&session, &parsed, &json!({"roots": []}));
+    assert_eq!(call.message()["result"]["content"][0]["text"], "done");
+    assert!(read(&broker, "fixture", "tools/call")[1].contains(r#""inputResponses":{"r":{"roots":[]}}"#));
+    broker.finish();
+}
+
 #[test]
 fn sessions_that_share_a_server_do_not_answer_for_each_other() {
     let broker = Setup::new().backend(modern(Backend::singleton("fixture"))).start();

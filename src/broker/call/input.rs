@@ -64,6 +64,21 @@ impl Round {
     }
 }
 
+/// A question of a result as a request under this id: its method and params, and whatever else it has but for what is
+/// the broker's to say. `None` if it is no question.
+fn as_request(question: &str, id: u64) -> Option<Bytes> {
+    const OURS: [&str; 2] = ["jsonrpc", "id"];
+    let ours = format!(r#""jsonrpc":"2.0","id":{id}"#);
+    members(question, ["method"]).ok()?[0]?;
+    match members(question, OURS) {
+        Ok([None, None]) => Some(with_members(question, &ours).into()),
+        _ => {
+            let theirs = entries(question).ok()?.into_iter().filter(|(key, _)| !OURS.contains(&&**key));
+            Some(with_members(&object(theirs), &ours).into())
+        }
+    }
+}
+
 impl Call {
     /// Of a modern server's result for a legacy client: what it asks, if it asks.
     pub(super) fn round_of(&self, outcome: &Outcome, notices: &Outbox) -> Option<Round> {
@@ -82,11 +97,9 @@ impl Call {
             return None;
         }
         let expected = self.common.awaited.expect(recipient.session(), questions.len());
-        let mut to_send: VecDeque<Bytes> = std::iter::from_fn(|| notices.take()).collect();
-        for (id, (_, question)) in expected.ids.iter().zip(&questions) {
-            // The method and the params of the question, and whatever else it has.
-            to_send.push_back(with_members(question, &format!(r#""jsonrpc":"2.0","id":{id}"#)).into());
-        }
+        let asked = expected.ids.iter().zip(&questions).map(|(id, (_, question))| as_request(question, *id));
+        let asked: Vec<Bytes> = asked.collect::<Option<_>>()?;
+        let to_send = std::iter::from_fn(|| notices.take()).chain(asked).collect();
         Some(Round {
             expected,
             keys: questions.into_iter().map(|(key, _)| key.into_owned()).collect(),
