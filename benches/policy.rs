@@ -13,9 +13,10 @@ use bytes::Bytes;
 use lazy_mcp_broker::policy::{
     self, CallFacts, CallVerdict, InputSchema, Link, Media, PayloadKind, Policy, ResultVerdict,
 };
-use nix::sched::{CpuSet, sched_setaffinity};
+use nix::errno::Errno;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::time::{ClockId, clock_gettime};
-use nix::unistd::{Pid, SysconfVar, sysconf};
+use nix::unistd::Pid;
 
 fn main() {
     let policy = load(
@@ -72,7 +73,8 @@ fn measure_hooks(large: &str, small: &str) {
     let facts = |tool: &str| {
         Arc::new(CallFacts { tool: tool.into(), arguments: Some(arguments.into()), ..CallFacts::default() })
     };
-    run_on(&[0]);
+    let all = sched_getaffinity(Pid::from_raw(0)).unwrap();
+    run_on(&first_of(&all));
     measure_bare_thread("a thread woken to answer nothing");
     for (what, more, tool, target_us) in [
         ("on_call that does nothing", "", "nothing", 10),
@@ -98,7 +100,7 @@ fn measure_hooks(large: &str, small: &str) {
             assert!(matches!(verdict, ResultVerdict::Pass { .. }), "{verdict:?}");
         });
     }
-    run_on(&(0..processors()).collect::<Vec<_>>());
+    run_on(&all);
     measure_bare_thread("a thread woken to answer nothing, all processors");
     let call = facts("look");
     let ask = || {
@@ -125,18 +127,22 @@ fn measure_bare_thread(what: &str) {
 }
 
 /// Keeps all threads there are, and those that they start, on these processors.
-fn run_on(processors: &[usize]) {
-    let mut set = CpuSet::new();
-    processors.iter().for_each(|processor| set.set(*processor).unwrap());
+fn run_on(processors: &CpuSet) {
     for task in fs::read_dir("/proc/self/task").unwrap().flatten() {
         let id = task.file_name().to_str().unwrap().parse().unwrap();
-        sched_setaffinity(Pid::from_raw(id), &set).unwrap();
+        match sched_setaffinity(Pid::from_raw(id), processors) {
+            // It has ended since.
+            Ok(()) | Err(Errno::ESRCH) => {}
+            Err(error) => panic!("{error}"),
+        }
     }
 }
 
-/// As many as the machine has, whatever this process is kept to at the moment.
-fn processors() -> usize {
-    usize::try_from(sysconf(SysconfVar::_NPROCESSORS_ONLN).unwrap().unwrap()).unwrap()
+fn first_of(processors: &CpuSet) -> CpuSet {
+    let first = (0..CpuSet::count()).find(|processor| processors.is_set(*processor).unwrap()).unwrap();
+    let mut set = CpuSet::new();
+    set.set(first).unwrap();
+    set
 }
 
 /// The same with several callers at once, so that there is always a next job: without waking a thread for each, which

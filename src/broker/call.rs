@@ -349,7 +349,8 @@ impl Call {
                             let outcome = outcome.unwrap_or(Outcome::Lost(Loss::Exited));
                             self.timer = None;
                             match self.round_of(&outcome, &notices) {
-                                Some(round) => self.ask(round),
+                                Some(Ok(round)) => self.ask(round),
+                                Some(Err(error)) => self.phase = Phase::ended(Reply::Error(error)),
                                 None => {
                                     let ended = self.end(outcome);
                                     self.phase = Phase::Ending { notices: Some(notices), ended };
@@ -547,7 +548,10 @@ impl Call {
                 slot.link_is_lost(generation);
                 drop(lease);
                 let again = if sends_left > 1 { self.acquire(&slot, sends_left - 1) } else { None };
-                again.unwrap_or_else(|| Phase::ended(Reply::Fault(Fault::not_sent(&self.backend.name))))
+                again.unwrap_or_else(|| match self.reach {
+                    Reach::Starts => Phase::ended(Reply::Fault(Fault::not_sent(&self.backend.name))),
+                    Reach::Live => Phase::ended(Reply::Error(self.nobody_to_ask())),
+                })
             }
         }
     }

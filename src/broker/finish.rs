@@ -42,7 +42,7 @@ pub(super) struct Hooked {
 impl Finish {
     /// Whether it is nothing for the runtime's threads: much to read, or something that may have to go to a disk.
     pub fn is_aside(&self, answer: &Answer) -> bool {
-        let len = answer.payload().len();
+        let len = answer.line().len();
         len >= ASIDE_LEN || self.plan.results.keeps_media_from().is_some_and(|from| len as u64 >= from)
     }
 
@@ -66,7 +66,7 @@ impl Finish {
         let rules = &self.plan.results;
         let ruled = rules.apply_keeping(current, kind, &mut keep);
         let (ruled, around) = match ruled.and_then(|ruled| Ok((ruled, ruled_around(rules, answer)?))) {
-            Ok(ruled) => ruled,
+            Ok(both) => both,
             Err(failure) => return withheld(&self.decider, Some(RULES.to_owned()), &failure),
         };
         let has_ruled = ruled.is_some() || around.is_some();

@@ -35,16 +35,13 @@ pub(super) fn ruled(rules: &ResultRules, backend: &str, message: Bytes) -> Resul
         return Ok(message);
     }
     let (text, said) = parse_text(&message).map_err(|none| Withheld::of(backend, None, &none.error.message))?;
-    let (params, question) = match said {
-        Message::Request { id, params, .. } => (params, id.parse().ok()),
-        Message::Notification { params, .. } => (params, None),
+    let (params, question) = match &said {
+        Message::Request { id, params, .. } => (*params, id.parse().ok()),
+        Message::Notification { params, .. } => (*params, None),
         // An answer goes through `finish.rs`.
         Message::Response { .. } => return Err(Withheld::of(backend, None, &"a response to nothing")),
     };
-    let params = params.map_or(Ok(None), |params| {
-        rules.apply(params, PayloadKind::Params).map(|new| new.map(|new| (span(text, params), new)))
-    });
-    match params.and_then(|params| Ok(params.into_iter().chain(ruled_strangers(rules, text)?).collect())) {
+    match edits_of(rules, text, &said, params) {
         Ok(edits) => Ok(edited(message, edits)),
         Err(failure) => Err(Withheld::of(backend, question, &failure)),
     }
@@ -56,8 +53,8 @@ pub(super) fn ruled_around(rules: &ResultRules, answer: &Answer) -> Result<Optio
     if rules.is_empty() || !answer.has_strangers() {
         return Ok(None);
     }
-    let text = std::str::from_utf8(answer.line()).unwrap_or_default();
-    let edits = ruled_strangers(rules, text)?;
+    let (text, response) = parse_text(answer.line()).map_err(|_| RuleFailure::NotJson { at: 0 })?;
+    let edits = edits_of(rules, text, &response, None)?;
     if edits.is_empty() {
         return Ok(None);
     }
@@ -68,13 +65,29 @@ pub(super) fn ruled_around(rules: &ResultRules, answer: &Answer) -> Result<Optio
 /// A span of a message and what stands there instead.
 type Edit = (Range<usize>, String);
 
-fn ruled_strangers(rules: &ResultRules, text: &str) -> Result<Vec<Edit>, RuleFailure> {
+/// What the rules want changed in a message: in its `params`, and in what JSON-RPC gives no meaning.
+fn edits_of(
+    rules: &ResultRules,
+    text: &str,
+    message: &Message<'_>,
+    params: Option<&str>,
+) -> Result<Vec<Edit>, RuleFailure> {
     let mut edits = Vec::new();
-    for (key, value) in strangers(text) {
-        // With its key, because rules go by keys too.
-        if let Some(new) = rules.apply(&object([(&key, value)]), PayloadKind::Params)? {
-            let new = entries(&new).ok().and_then(|entries| Some(entries.first()?.1.to_owned()));
-            edits.push((span(text, value), new.unwrap_or_else(|| "null".to_owned())));
+    if let Some(params) = params
+        && let Some(new) = rules.apply(params, PayloadKind::Params)?
+    {
+        edits.push((span(text, params), new));
+    }
+    let strangers = strangers(text, message).map_err(|_| RuleFailure::NotJson { at: 0 })?;
+    // Together, because rules go by names beside values too.
+    let Some(new) = rules.apply(&object(strangers.clone()), PayloadKind::Unknown)? else { return Ok(edits) };
+    let new = entries(&new).map_err(|_| RuleFailure::NotJson { at: 0 })?;
+    let are_the_same = new.iter().map(|(key, _)| key).eq(strangers.iter().map(|(key, _)| key));
+    for (at, (_, value)) in strangers.iter().enumerate() {
+        // Of what was dropped as a whole nothing stays.
+        let new = if are_the_same { new[at].1 } else { "null" };
+        if new != *value {
+            edits.push((span(text, value), new.to_owned()));
         }
     }
     Ok(edits)

@@ -100,10 +100,12 @@ fn answered(link: &Link, line: &Bytes, text: &str, id_text: &str, answer: envelo
     let entry = id.and_then(|id| link.pending().remove(id));
     let is_delivered =
         entry.is_some_and(|entry| entry.finish(Outcome::Answered(Answer::new(line, text, id_text, answer))));
+    if is_delivered {
+        return;
+    }
     match id {
-        _ if is_delivered => {}
         // Of some of its own requests the broker awaits no answer.
-        Some(id) if id >= OWN_IDS => link.told_no_more(id, matches!(answer, envelope::Answer::Error(_))),
+        Some(id) if id >= OWN_IDS => link.own_request_answered(id),
         _ => count(&link.0.counts.late_answers),
     }
 }

@@ -55,13 +55,13 @@ impl Link {
         }
     }
 
-    /// What a server answers to a request of the broker's own that nobody waits for. To the one by which a modern server
-    /// tells it means that it tells no more, for reasons of its own: then it is asked anew, because whoever wants to hear
-    /// has not changed their mind.
-    pub(super) fn told_no_more(&self, id: u64, is_error: bool) {
+    /// A server has answered a request of the broker's own that nobody waits for. Where it is the one by which a modern
+    /// server tells, the server tells no more, for reasons of its own: then it is asked anew, because whoever wants to
+    /// hear has not changed their mind.
+    pub(super) fn own_request_answered(&self, id: u64) {
         let mut told = self.told();
         let Some((_, since)) = told.listening.filter(|(listening, _)| *listening == id) else { return };
-        if is_error || since.elapsed() < SHORT {
+        if since.elapsed() < SHORT {
             *told = Told::default();
         } else {
             told.listening = Some(self.listen(&told.uris));

@@ -12,8 +12,8 @@ pub(super) const MAX_BYTES: usize = 8 << 20;
 /// What to tell of a policy that wants more.
 pub(super) const EXHAUSTED: &str = "policy used more than its 8 MiB of memory";
 
-/// While it lives, a machine is refused no memory. No code of a policy may run in that time, and who builds what has no
-/// bound of its own asks [`Self::check`] before each value.
+/// While it lives, a machine is refused no memory. No code of a policy may run in that time, and who builds what is not
+/// small asks [`Self::check`] before.
 pub(super) struct Building<'l> {
     lua: &'l Lua,
     /// What was in force before: none if others are building already.
@@ -25,9 +25,9 @@ impl<'l> Building<'l> {
         Ok(Self { lua, limit: lua.set_memory_limit(0)? })
     }
 
-    /// Whether the limit is kept so far; what is built next may pass it by its own size and no more.
-    pub fn check(&self) -> Result<(), &'static str> {
-        match self.lua.used_memory() > MAX_BYTES {
+    /// Whether there is room for `bytes` more.
+    pub fn check(&self, bytes: usize) -> Result<(), &'static str> {
+        match self.lua.used_memory().saturating_add(bytes) > MAX_BYTES {
             true => Err(EXHAUSTED),
             false => Ok(()),
         }

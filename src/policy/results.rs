@@ -36,6 +36,8 @@ pub enum PayloadKind {
     Error,
     /// The `params` of a notification or request from the server.
     Params,
+    /// What the protocol gives no meaning, as an object. All its strings are text.
+    Unknown,
 }
 
 /// The rules could not be carried out. The payload must not be passed on.

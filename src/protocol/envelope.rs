@@ -5,9 +5,6 @@ use std::borrow::Cow;
 use super::error::RpcError;
 use super::raw::{entries, members, string};
 
-/// The members of a message that JSON-RPC gives a meaning.
-const KNOWN: [&str; 6] = ["jsonrpc", "id", "method", "params", "result", "error"];
-
 /// One message. All fields are raw JSON out of the text it was read from, but for the method, which is decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
@@ -42,7 +39,7 @@ impl NotAMessage {
 /// object that is no JSON-RPC 2.0 message are `-32600`.
 pub fn parse(text: &str) -> Result<Message<'_>, NotAMessage> {
     let trimmed = text.trim_start_matches([' ', '\t', '\r', '\n']);
-    let found = match members(text, KNOWN) {
+    let found = match members(text, ["jsonrpc", "id", "method", "params", "result", "error"]) {
         Ok(found) => found,
         Err(e) if e.is_data() && trimmed.starts_with('[') => {
             return Err(NotAMessage::new(
@@ -87,9 +84,18 @@ pub fn parse(text: &str) -> Result<Message<'_>, NotAMessage> {
     }
 }
 
-/// The members of a message that JSON-RPC gives no meaning: decoded keys and raw values out of `text`.
-pub fn strangers(text: &str) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
-    entries(text).unwrap_or_default().into_iter().filter(|(key, _)| !KNOWN.contains(&&**key))
+/// The members of a message that JSON-RPC gives no meaning in one of its kind, in their order: decoded keys and raw
+/// values, slices of `text`.
+///
+/// # Errors
+/// `text` is not the object that `message` was read from.
+pub fn strangers<'a>(text: &'a str, message: &Message<'_>) -> Result<Vec<(Cow<'a, str>, &'a str)>, serde_json::Error> {
+    let known = match message {
+        Message::Request { .. } | Message::Notification { .. } => &["jsonrpc", "id", "method", "params"][..],
+        Message::Response { answer: Answer::Result(_), .. } => &["jsonrpc", "id", "result"],
+        Message::Response { answer: Answer::Error(_), .. } => &["jsonrpc", "id", "error"],
+    };
+    Ok(entries(text)?.into_iter().filter(|(key, _)| !known.contains(&&**key)).collect())
 }
 
 /// Strings and integers are ids; null, fractions, booleans and structures are not (MCP `basic`, Requests).

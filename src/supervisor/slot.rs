@@ -133,7 +133,7 @@ pub(super) struct Name {
     pub number: SlotNumber,
 }
 
-/// On which a lease is wanted.
+/// The terms on which somebody wants a lease.
 struct Terms {
     /// Of the wait in the queue.
     deadline: Instant,

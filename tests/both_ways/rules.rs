@@ -11,7 +11,7 @@ use crate::{SOON, all_of, answering, asking_by, logged, reply, saying, settle};
 const SECRETS: &str = r"secret-17, s\u0065cret-4";
 
 fn broker() -> Broker {
-    let rules = "results = { broker.redact_text { pattern = [[secret-\\d+]], replace_with = \"[gone]\" } },";
+    let rules = "results = { broker.redact_text { pattern = [[secret-\\d+]], replace_with = \"[gone]\" }, broker.redact_keys { keys = { \"cookie\" } } },";
     Setup::new().backend(all_of(Backend::session("fixture")).policy(rules)).start()
 }
 
@@ -135,14 +135,23 @@ fn notifications_and_questions_in_calls_and_outside() {
 fn members_that_json_rpc_gives_no_meaning() {
     let broker = broker();
     let session = Session::new(&broker, "fixture");
-    let around = format!(r#""note":"{SECRETS}","n":1.0,"more":{{"x":["{SECRETS}"]}}"#);
+    // Words that have a meaning elsewhere have none here, and a pair of a name and a value is one here too.
+    let around = format!(
+        r#""note":"{SECRETS}","n":1.0,"more":{{"x":["{SECRETS}"],"blob":"{SECRETS}"}},"requestState":"{SECRETS}","name":"cookie","value":"sweet""#
+    );
+    let check_around = |told: &str, within: &str| {
+        for at in ["/note", "/more/x/0", "/more/blob", "/requestState"] {
+            check(told, &format!("{within}{at}"));
+        }
+        assert!(told.contains(r#","n":1.0,"more":{"x":["#), "the rest keeps its bytes: {told}");
+        assert!(told.contains(r#""name":"cookie","value":"[redacted]""#), "{told}");
+    };
     let answer = format!(r#"{{{around},"jsonrpc":"2.0","id":$ID,"result":{{"content":[]}}}}"#);
     let error = format!(r#"{{"jsonrpc":"2.0","id":$ID,"error":{{"code":-1,"message":"m"}},{around}}}"#);
-    for line in [answer, error] {
-        let told = session.send("tools/call", &json!({"name": "echo", "x-say": [line]})).raw;
-        check(&told, "/note");
-        check(&told, "/more/x/0");
-        assert!(told.contains(r#","n":1.0,"more":{"x":["#), "the rest keeps its bytes: {told}");
+    // What is for questions has no meaning in an answer.
+    let with_params = format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{{"content":[]}},"params":{{{around}}}}}"#);
+    for (line, within) in [(answer, ""), (error, ""), (with_params, "/params")] {
+        check_around(&session.send("tools/call", &json!({"name": "echo", "x-say": [line]})).raw, within);
     }
     for line in [
         format!(r#"{{"jsonrpc":"2.0","method":"notifications/vendor",{around}}}"#),
@@ -150,8 +159,7 @@ fn members_that_json_rpc_gives_no_meaning() {
     ] {
         let told = session.send_raw(&saying(&json!(1), &[line, answering("done")])).before;
         assert_eq!(told.len(), 1);
-        check(&told[0], "/note");
-        check(&told[0], "/more/x/0");
+        check_around(&told[0], "");
     }
     broker.finish();
 }

@@ -1,7 +1,7 @@
 //! Changes of resources, told to whoever wants to hear of them in the manner of its own era.
 
 use std::io::BufReader;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -206,18 +206,22 @@ fn a_modern_server_that_ends_what_it_tells_is_asked_anew() {
     let ends = |id: &str, how: &str| say(format!(r#"{{"jsonrpc":"2.0","id":{id},{how}}}"#));
     let first = asked(1);
     pause_because("it has told for a while by then, unlike one that ends at once", Duration::from_millis(1100));
-    ends(&first, r#""result":{"resultType":"complete"}"#);
+    let complete = r#""result":{"resultType":"complete"}"#;
+    ends(&first, complete);
     let second = asked(2);
     say(updated("fixture://a"));
     check_update(&mut stream, "fixture://a", &id);
-    // One that has not is left alone, until somebody wants something.
-    ends(&second, r#""result":{"resultType":"complete"}"#);
-    drop(stream);
-    let (_stream, ..) = listening(&client, &json!({"resourceSubscriptions": ["fixture://a"]}));
-    let third = asked(3);
-    ends(&third, r#""error":{"code":-32603,"message":"no"}"#);
-    client.call("echo", &json!({"text": "x"})).result();
-    assert_eq!(wanted(&broker, "subscriptions/listen").len(), 3, "what is refused is not asked again at once");
+    pause_because("the same", Duration::from_millis(1100));
+    ends(&second, r#""error":{"code":-32603,"message":"restarting"}"#);
+    asked(3);
+    // One that always ends at once is asked no more than once a second.
+    let begin = Instant::now();
+    for _ in 0..30 {
+        let last = parsed(&broker, "fixture", "subscriptions/listen").pop().unwrap()["id"].to_string();
+        ends(&last, complete);
+    }
+    let more = wanted(&broker, "subscriptions/listen").len() - 3;
+    assert!(more as u64 <= begin.elapsed().as_secs() + 1, "{more} times in {:?}", begin.elapsed());
     broker.finish();
 }
 

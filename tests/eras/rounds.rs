@@ -139,6 +139,37 @@ fn a_question_has_one_id_and_one_version() {
     broker.finish();
 }
 
+/// Neither the client nor the rules could make anything of these, and the call would wait for its deadline.
+#[test]
+fn what_is_no_question_ends_the_call() {
+    let rules = "results = { broker.redact_text { pattern = [[secret]], replace_with = \"[gone]\" } },";
+    for policy in ["", rules] {
+        let broker = Setup::new().backend(modern(Backend::session("fixture")).policy(policy)).start();
+        let session = session(&broker, "fixture");
+        let many: Vec<String> = (0..65).map(|n| format!(r#""q{n}":{{"method":"roots/list"}}"#)).collect();
+        for (requests, why) in [
+            (r#""r":{"method":"roots/list","result":{}}"#, "one of its questions is no request"),
+            (r#""r":{"method":5}"#, "one of its questions is no request"),
+            (r#""r":{"method":"roots/list","params":{},"params":{}}"#, "one of its questions is no request"),
+            (r#""r":7"#, "one of its questions is no request"),
+            (&many.join(","), "for more than 64 answers at once"),
+        ] {
+            let reply = session.send_raw(&calling(&json!(1), &requiring(requests, "\"s\""), &answering("done")));
+            let error = &reply.json()["error"];
+            assert_eq!(error["code"], -32603, "{error}");
+            assert_eq!(error["message"], format!("the server asked for input, and {why}"));
+        }
+        // No parameters at all is what this means.
+        let none = requiring(r#""r":{"method":"roots/list","params":null}"#, "\"s\"");
+        let mut call = session.stream(calling(&json!(2), &none, &answering("done")));
+        let question = call.data();
+        assert!(question.ends_with(r#","method":"roots/list"}"#), "{question}");
+        answer(&session, &serde_json::from_str(&question).unwrap(), &json!({"roots": []}));
+        assert_eq!(call.message()["result"]["content"][0]["text"], "done");
+        broker.finish();
+    }
+}
+
 #[test]
 fn sessions_that_share_a_server_do_not_answer_for_each_other() {
     let broker = Setup::new().backend(modern(Backend::singleton("fixture"))).start();

@@ -25,7 +25,7 @@ use crate::protocol::version::Era;
 /// Rounds of questions that one call may take: a server that asks for ever is no use to anybody.
 const ROUNDS_MAX: u32 = 16;
 
-/// Questions of one result; one that asks more is passed on as it is, which its client cannot make anything of.
+/// Questions of one result.
 const QUESTIONS_MAX: usize = 64;
 
 /// Questions of a result, on their way to a legacy client and back.
@@ -65,23 +65,29 @@ impl Round {
 }
 
 /// A question of a result as a request under this id: its method and params, and whatever else it has but for what is
-/// the broker's to say. `None` if it is no question.
+/// the broker's to say. `None` if nothing comes of it that a client could answer.
 fn as_request(question: &str, id: u64) -> Option<Bytes> {
-    const OURS: [&str; 2] = ["jsonrpc", "id"];
     let ours = format!(r#""jsonrpc":"2.0","id":{id}"#);
-    members(question, ["method"]).ok()?[0]?;
-    match members(question, OURS) {
-        Ok([None, None]) => Some(with_members(question, &ours).into()),
+    let request: Bytes = match members(question, ["jsonrpc", "id", "params"]).ok()? {
+        [None, None, params] if params != Some("null") => with_members(question, &ours),
         _ => {
-            let theirs = entries(question).ok()?.into_iter().filter(|(key, _)| !OURS.contains(&&**key));
-            Some(with_members(&object(theirs), &ours).into())
+            let is_theirs = |key: &str, value: &str| match key {
+                "jsonrpc" | "id" => false,
+                "params" => value != "null",
+                _ => true,
+            };
+            let theirs = entries(question).ok()?.into_iter().filter(|(key, value)| is_theirs(key, value));
+            with_members(&object(theirs), &ours)
         }
     }
+    .into();
+    matches!(parse_text(&request), Ok((_, Message::Request { .. }))).then_some(request)
 }
 
 impl Call {
-    /// Of a modern server's result for a legacy client: what it asks, if it asks.
-    pub(super) fn round_of(&self, outcome: &Outcome, notices: &Outbox) -> Option<Round> {
+    /// Of a modern server's result for a legacy client: what it asks, if it asks. The error is for the client, which
+    /// could not make anything of the result.
+    pub(super) fn round_of(&self, outcome: &Outcome, notices: &Outbox) -> Option<Result<Round, RpcError>> {
         let Outcome::Answered(answer) = outcome else { return None };
         let recipient = self.client.recipient.as_ref()?;
         if answer.is_error || self.passage().server == Era::Legacy {
@@ -92,22 +98,27 @@ impl Call {
         if kind.and_then(string).as_deref() != Some("input_required") {
             return None;
         }
-        let questions = requests.map(entries).transpose().ok()?.unwrap_or_default();
+        let cannot = |why: &str| RpcError::new(INTERNAL_ERROR, format!("the server asked for input, and {why}"));
+        let Ok(questions) = requests.map(entries).transpose().map(Option::unwrap_or_default) else {
+            return Some(Err(cannot("its questions are no object")));
+        };
         if questions.len() > QUESTIONS_MAX {
-            return None;
+            return Some(Err(cannot(&format!("for more than {QUESTIONS_MAX} answers at once"))));
         }
         let expected = self.common.awaited.expect(recipient.session(), questions.len());
         let asked = expected.ids.iter().zip(&questions).map(|(id, (_, question))| as_request(question, *id));
-        let asked: Vec<Bytes> = asked.collect::<Option<_>>()?;
+        let Some(asked) = asked.collect::<Option<Vec<_>>>() else {
+            return Some(Err(cannot("one of its questions is no request")));
+        };
         let to_send = std::iter::from_fn(|| notices.take()).chain(asked).collect();
-        Some(Round {
+        Some(Ok(Round {
             expected,
             keys: questions.into_iter().map(|(key, _)| key.into_owned()).collect(),
             given: BTreeMap::new(),
             state: state.map(str::to_owned),
             to_send,
             asking: self.common.undecided.enter(self.client.key, self.request.id()),
-        })
+        }))
     }
 
     /// Begins a round, or ends the call because there were too many.

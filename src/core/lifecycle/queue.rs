@@ -46,6 +46,16 @@ impl Queue {
         });
     }
 
+    /// Takes out those for whom nothing is started.
+    pub(super) fn dismiss_guests(&mut self, mut dismissed: impl FnMut(WaiterId)) {
+        self.0.retain(|waiter| {
+            if !waiter.starts {
+                dismissed(waiter.id);
+            }
+            waiter.starts
+        });
+    }
+
     pub(super) fn drain(&mut self) -> impl Iterator<Item = WaiterId> {
         self.0.drain(..).map(|waiter| waiter.id)
     }

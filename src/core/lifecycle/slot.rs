@@ -103,7 +103,7 @@ impl Slot {
         self.state.public()
     }
 
-    /// Whether somebody waits and the slot has no place among the live ones yet.
+    /// Whether somebody waits who is worth a start, and the slot has no place among the live ones yet.
     pub fn is_admitting(&self) -> bool {
         self.state == State::Admitting
     }
@@ -196,7 +196,10 @@ impl Slot {
         match &mut self.state {
             State::Stopped if !self.queue.wants_start() => self.refuse_all(Refusal::NothingRuns, step),
             State::Stopped => match self.budget.cooling(step.now) {
-                Some(retry_after) => self.refuse_all(Refusal::CoolingDown { retry_after }, step),
+                Some(retry_after) => {
+                    self.queue.dismiss_guests(|id| step.out.push(Effect::Refuse(id, Refusal::NothingRuns)));
+                    self.refuse_all(Refusal::CoolingDown { retry_after }, step);
+                }
                 None => {
                     self.state = State::Admitting;
                     step.out.push(Effect::Admit);

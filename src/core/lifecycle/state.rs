@@ -13,9 +13,9 @@ pub(super) enum State {
     /// **Invariant:** entered from `new`, from a sweep that proved an empty tree, and from `Admitting`, where nothing was
     /// started; from nowhere else.
     Stopped,
-    /// Somebody waits, and the slot has no place among the live ones yet. Nothing runs.
+    /// Somebody waits who is worth a start, and the slot has no place among the live ones yet. Nothing runs.
     ///
-    /// **Invariant:** somebody waits.
+    /// **Invariant:** somebody waits who is worth a start.
     Admitting,
     Spawning {
         generation: Generation,

@@ -32,6 +32,9 @@ pub(super) fn to_lua(lua: &Lua, text: &str) -> Result<Value, String> {
     value.map_err(|error| cannot(&error))
 }
 
+/// What a value takes in a table at most, in bytes: a node of Luau 0.740, with its key. A list takes half of it.
+const SLOT_BYTES: usize = 32;
+
 #[derive(Clone, Copy)]
 struct Seed<'l> {
     lua: &'l Lua,
@@ -44,7 +47,6 @@ impl<'de> DeserializeSeed<'de> for Seed<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        self.building.check().map_err(D::Error::custom)?;
         deserializer.deserialize_any(self)
     }
 }
@@ -77,13 +79,21 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Value, E> {
+        self.building.check(text.len()).map_err(E::custom)?;
         self.lua.create_string(text).map(Value::String).map_err(E::custom)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        self.building.check(SLOT_BYTES).map_err(A::Error::custom)?;
         let list = self.lua.create_table().map_err(A::Error::custom)?;
+        let mut count = 0_usize;
         while let Some(item) = items.next_element_seed(self)? {
+            // Then Lua makes room for twice as many.
+            if count.is_power_of_two() {
+                self.building.check(count * SLOT_BYTES).map_err(A::Error::custom)?;
+            }
             list.raw_push(item).map_err(A::Error::custom)?;
+            count += 1;
         }
         list.set_metatable(Some(self.list.clone())).map_err(A::Error::custom)?;
         list.set_readonly(true);
@@ -98,6 +108,8 @@ impl<'de> Visitor<'de> for Seed<'_> {
         if occurs_twice(&found) {
             return Err(A::Error::custom("a key occurs twice in an object"));
         }
+        let keys: usize = found.iter().map(|(key, _)| key.len()).sum();
+        self.building.check(keys + 2 * found.len() * SLOT_BYTES).map_err(A::Error::custom)?;
         // All at once, and so of the right size: Lua would make it anew for each power of two.
         let members = found.iter().map(|(key, value)| (&**key, value));
         let table = self.lua.create_table_from(members).map_err(A::Error::custom)?;

@@ -19,7 +19,7 @@ pub(super) fn rewrite(
 ) -> Result<Option<String>, RuleFailure> {
     let area = match kind {
         PayloadKind::Result | PayloadKind::Params => Area::Protocol,
-        PayloadKind::Error => Area::Data,
+        PayloadKind::Error | PayloadKind::Unknown => Area::Data,
     };
     let mut walk = Walk::new(rules, Cursor::new(payload, 0), 0);
     if kind == PayloadKind::Result && !rules.media.is_empty() {
