@@ -201,6 +201,18 @@ fn a_cancelled_call_is_cancelled_at_the_server() {
 }
 
 #[test]
+fn a_cancelled_call_that_is_not_answered_keeps_no_place() {
+    let keep = "on_cancel = { action = \"keep\", grace_seconds = 0.2 },";
+    let broker = start(Backend::singleton("fixture").max_concurrency(1).idle_seconds(1).policy(keep));
+    let session = Session::new(&broker, "fixture");
+    let before = generation(&session);
+    assert_eq!(cancel(&broker, &session, "hang").refusal(), "cancelled");
+    assert_eq!(generation(&session), before, "the next call has its place, at the same server");
+    broker.wait_stopped("fixture", SOON);
+    broker.finish();
+}
+
+#[test]
 fn a_server_that_ignores_a_cancellation_is_recycled() {
     let recycle = "on_cancel = { action = \"recycle\", grace_seconds = 1 },";
     let broker = start(Backend::singleton("fixture").policy(recycle));

@@ -62,7 +62,7 @@ fn every_interleaving_with_overdue_calls_recycled() {
 
 #[test]
 fn every_interleaving_with_overdue_calls_kept() {
-    explore(&scale(2, 1, OverdueRule::Keep));
+    explore(&scale(2, 1, OverdueRule::Keep { grace: ms(10) }));
 }
 
 #[test]
@@ -193,9 +193,10 @@ fn to_be_seen(scale: &Scale) -> BTreeSet<&'static str> {
     if scale.patience.len() - scale.guests > 1 {
         kinds.insert("cooling down");
     }
-    if scale.limits.overdue != OverdueRule::Keep {
-        kinds.insert("recycled");
-    }
+    kinds.insert(match scale.limits.overdue {
+        OverdueRule::Recycle { .. } => "recycled",
+        OverdueRule::Keep { .. } => "taken back",
+    });
     kinds
 }
 
@@ -217,6 +218,7 @@ fn kind(effect: Effect) -> &'static str {
         Effect::Refuse(_, Refusal::CleanupFailed) => "cleanup failed",
         Effect::Refuse(_, Refusal::Retired) => "retired",
         Effect::Refuse(_, Refusal::NothingRuns) => "nothing runs",
+        Effect::TakeBack(..) => "taken back",
         Effect::FailLeases(_, LeaseLoss::Exited) => "exited",
         Effect::FailLeases(_, LeaseLoss::LinkLost) => "link lost",
         Effect::FailLeases(_, LeaseLoss::Recycled) => "recycled",

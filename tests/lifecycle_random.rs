@@ -44,7 +44,10 @@ fn some_time() -> impl Strategy<Value = Duration> {
 }
 
 fn limits() -> impl Strategy<Value = Limits> {
-    let overdue = prop_oneof![Just(OverdueRule::Keep), some_time().prop_map(|grace| OverdueRule::Recycle { grace })];
+    let overdue = prop_oneof![
+        some_time().prop_map(|grace| OverdueRule::Keep { grace }),
+        some_time().prop_map(|grace| OverdueRule::Recycle { grace })
+    ];
     let times = proptest::collection::vec(some_time(), 11);
     (0..6usize, 1..5u32, 0..4u8, overdue, times).prop_map(|(queue_len_max, leases_max, sweeps_max, overdue, t)| {
         Limits {
@@ -133,7 +136,8 @@ impl Seen {
                 | Effect::Handshake(_)
                 | Effect::CloseStdin(_)
                 | Effect::Terminate(_)
-                | Effect::Sweep(_) => continue,
+                | Effect::Sweep(_)
+                | Effect::TakeBack(..) => continue,
             };
             counter.set(counter.get() + 1);
         }

@@ -7,7 +7,7 @@ return {
     expect.equal(policy.scope, "singleton")
     expect.equal(policy.idle_timeout_seconds, 60)
     expect.equal(policy.queue.limit, 64)
-    expect.equal(policy.on_cancel, { action = "keep" })
+    expect.equal(policy.on_cancel, { action = "keep", grace_seconds = 2 })
     assert(policy.max_concurrency > 1)
   end,
 

@@ -199,6 +199,14 @@ impl Link {
         true
     }
 
+    /// The answer to a call that was given up is not waited for any longer; one that comes all the same is late. What the
+    /// call holds is dropped.
+    pub fn take_back(&self, upstream_id: u64) {
+        // Not under the lock: what is held may look for it.
+        let entry = self.pending().remove(upstream_id);
+        drop(entry);
+    }
+
     /// The broker's ids of the calls of `client`: of its request `id`, or all of them.
     pub fn calls_of(&self, client: u128, id: Option<&str>) -> Vec<u64> {
         self.pending().of_caller(client, id)

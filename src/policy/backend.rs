@@ -102,13 +102,10 @@ fn queue(fields: &mut Fields<'_>) -> QueueRules {
 fn on_cancel(fields: &mut Fields<'_>) -> OnCancel {
     let grace = fields.seconds("grace_seconds", 0.0..=60.0);
     let recycle = fields.choice("action", &[("recycle", true), ("keep", false)]);
+    let grace = grace.unwrap_or(OnCancel::GRACE);
     match fields.require("action", recycle) {
-        Some(true) => OnCancel::Recycle { grace: grace.unwrap_or(Duration::from_secs(2)) },
-        Some(false) if grace.is_some() => {
-            fields.fault_of("grace_seconds", "has no meaning with action \"keep\"");
-            OnCancel::Keep
-        }
-        _ => OnCancel::Keep,
+        Some(true) => OnCancel::Recycle { grace },
+        Some(false) | None => OnCancel::Keep { grace },
     }
 }
 

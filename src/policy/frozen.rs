@@ -59,14 +59,15 @@ pub struct QueueRules {
 pub enum OnCancel {
     /// The server is told and has `grace` to answer; then its generation is stopped, and the next call starts another.
     Recycle { grace: Duration },
-    /// The server is told; its generation stays whatever it does.
-    Keep,
+    /// The server is told and has `grace` to answer; then its generation stays, and the call does not count any more.
+    Keep { grace: Duration },
 }
 
 impl OnCancel {
     /// What holds without `on_cancel`: a server that does not answer a cancellation would else hold its instance,
     /// and everyone who waits for it, for as long as it likes.
-    pub const RECYCLE: Self = Self::Recycle { grace: Duration::from_secs(2) };
+    pub const RECYCLE: Self = Self::Recycle { grace: Self::GRACE };
+    pub const GRACE: Duration = Duration::from_secs(2);
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

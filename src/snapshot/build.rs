@@ -284,7 +284,7 @@ fn limits(policy: &Policy, backend: &BackendConfig, drain: Duration) -> Limits {
         stable_after: STABLE_AFTER,
         overdue: match policy.on_cancel {
             OnCancel::Recycle { grace } => OverdueRule::Recycle { grace },
-            OnCancel::Keep => OverdueRule::Keep,
+            OnCancel::Keep { grace } => OverdueRule::Keep { grace },
         },
     }
 }

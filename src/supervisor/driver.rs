@@ -116,6 +116,11 @@ impl Driver {
         match effect {
             Effect::Spawn(generation) => self.spawn(generation),
             Effect::Handshake(generation) => self.handshake(generation),
+            Effect::TakeBack(generation, lease) => {
+                if let Some(started) = self.started(generation) {
+                    started.link.take_back(lease.0);
+                }
+            }
             Effect::FailLeases(generation, loss) => {
                 if let Some(started) = self.started(generation) {
                     started.link.fail_all(match (loss, started.tree.over_limit()) {

@@ -20,6 +20,7 @@
 //! | each waiter is answered once | `refuse_all` refuses the last one twice |
 //! | nobody is granted after the deadline | only a wake sends away who waited too long (seen by the walks, whose driver may come late) |
 //! | a refusal has its reason | a crash refuses those who wait |
+//! | only overdue leases are taken back | each lease is, the moment that one is due (seen by the walks, which have more than one) |
 //! | leases are lost for a reason | `FailLeases` when no lease is out |
 //! | a stop takes each step once, in order | stdin is closed again instead of SIGTERM |
 //! | sweeps are of the live generation | one more sweep after the proof |
@@ -146,6 +147,18 @@ impl Told {
                 let deadline = deadline.ok_or_else(|| String::from("each waiter is answered once"))?;
                 rule(self.is_reason(world, id, refusal, deadline), || format!("a refusal has its reason: {refusal:?}"))
             }
+            Effect::TakeBack(generation, lease) => {
+                let holds = |caller: &Caller| match *caller {
+                    Caller::Holding { id, generation: of, overdue } => {
+                        LeaseId::from(id) == lease && of == generation && overdue
+                    }
+                    _ => false,
+                };
+                let is_released = world.caller_mail.contains(&Stamped::new(generation, Report::Released(lease)));
+                rule(self.event == Event::Wake && (world.callers.iter().any(holds) || is_released), || {
+                    "only overdue leases are taken back".into()
+                })
+            }
             Effect::FailLeases(generation, loss) => {
                 let out =
                     world.holders(generation) > 0 || world.caller_mail.iter().any(|m| m.generation() == generation);
@@ -268,7 +281,9 @@ impl Told {
             LeaseLoss::Drained => {
                 matches!(self.event, Event::Wake | Event::Hurry) && self.state == PublicState::Draining
             }
-            LeaseLoss::Recycled => self.event == Event::Wake && self.limits.overdue != OverdueRule::Keep,
+            LeaseLoss::Recycled => {
+                self.event == Event::Wake && matches!(self.limits.overdue, OverdueRule::Recycle { .. })
+            }
         }
     }
 

@@ -385,6 +385,14 @@ impl World {
                     *caller = Self::over(scale);
                 }
             }
+            Effect::TakeBack(generation, lease) => {
+                let is_its = |caller: &Caller| matches!(caller, Caller::Holding { id, generation: of, .. } if LeaseId::from(*id) == lease && *of == generation);
+                // None: its release is on its way.
+                if let Some(i) = self.callers.iter().position(is_its) {
+                    self.callers[i] = Self::over(scale);
+                    self.post_from_caller(generation, Report::Released(lease));
+                }
+            }
             Effect::FailLeases(lost, _) => {
                 for i in 0..self.callers.len() {
                     if let Caller::Holding { id, generation, .. } = self.callers[i]

@@ -67,7 +67,6 @@ policy.lua:7: 'on_cancel.action' must be "recycle" or "keep", got "kill"
 policy.lua:4: on_cancel needs the field 'action'
 policy.lua:5: 'max_concurrency' must be a whole number from 1 to 1024, got 0
 "#);
-    assert_snapshot!(faults(&backend("  on_cancel = { action = 'keep', grace_seconds = 1 },")), @r#"policy.lua:4: 'on_cancel.grace_seconds' has no meaning with action "keep""#);
     assert_snapshot!(faults(&backend("  tools = { drift = 'ignore',\n    allow = 'x',\n    exclude = { 'a',\n      5, '', 'b[' } },")), @r#"
 policy.lua:4: 'tools.drift' must be "refuse" or "warn", got "ignore"
 policy.lua:5: 'tools.allow' must be a list, got "x"

@@ -96,7 +96,14 @@ fn check(policy: &Policy, scope: Scope, idle_seconds: u64, queue_limit: usize, o
 fn scopes_and_limits() {
     check(&shipped("playwright"), Scope::Session, 120, 32, RECYCLE, &PLAYWRIGHT_TOOLS);
     check(&shipped("chrome-devtools"), Scope::Session, 120, 32, RECYCLE, &DEVTOOLS_TOOLS);
-    check(&shipped("agentation"), Scope::Singleton, 60, 64, OnCancel::Keep, &AGENTATION_TOOLS);
+    check(
+        &shipped("agentation"),
+        Scope::Singleton,
+        60,
+        64,
+        OnCancel::Keep { grace: OnCancel::GRACE },
+        &AGENTATION_TOOLS,
+    );
     assert!(shipped("agentation").max_concurrency > 1);
 }
 

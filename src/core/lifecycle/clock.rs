@@ -1,6 +1,6 @@
 //! What time alone does to a slot.
 
-use super::event::{LeaseLoss, Refusal};
+use super::event::{Effect, LeaseLoss, Refusal};
 use super::limits::OverdueRule;
 use super::slot::{Slot, Step};
 use super::state::{Look, State, StopStep};
@@ -22,10 +22,10 @@ impl Slot {
             | State::Sweeping { deadline, .. }
             | State::CleanupFailed { look: Look::UnderWay { deadline } | Look::At(deadline), .. } => Some(*deadline),
             State::Ready { leases, idle_at, stable_at, .. } => {
-                [*idle_at, *stable_at, leases.first_recycle()].into_iter().flatten().min()
+                [*idle_at, *stable_at, leases.first_due()].into_iter().flatten().min()
             }
             State::Draining { leases, deadline, .. } => {
-                Some(leases.first_recycle().map_or(*deadline, |at| at.min(*deadline)))
+                Some(leases.first_due().map_or(*deadline, |at| at.min(*deadline)))
             }
         };
         [own, self.queue.first_deadline()].into_iter().flatten().min()
@@ -110,16 +110,20 @@ impl Slot {
         }
     }
 
-    fn recycle_is_due(&mut self, step: &Step<'_>) -> bool {
-        let Some(leases) = self.state.leases_mut() else { return false };
-        match step.limits.overdue {
-            OverdueRule::Recycle { .. } => leases.first_recycle().is_some_and(|at| at <= step.now),
-            // The rule has changed since the lease was found overdue.
-            OverdueRule::Keep => {
-                leases.forgive();
-                false
+    /// Takes back what is due, and says whether the generation is to go for a lease that is.
+    fn recycle_is_due(&mut self, step: &mut Step<'_>) -> bool {
+        let (generation, leases) = match &mut self.state {
+            State::Ready { generation, leases, .. } | State::Draining { generation, leases, .. } => {
+                (*generation, leases)
             }
+            _ => return false,
+        };
+        if let OverdueRule::Keep { .. } = step.limits.overdue {
+            // The rule may have changed since a lease was found overdue.
+            leases.spare_the_generation();
         }
+        leases.take_back(step.now, |id| step.out.push(Effect::TakeBack(generation, id)));
+        leases.first_recycle().is_some_and(|at| at <= step.now)
     }
 
     /// The same slot with each of its moments replaced. `since` becomes zero: it is told, and decides nothing.

@@ -101,6 +101,9 @@ pub enum Effect {
     /// The waiter's call may be written to this generation; its lease is out until `Released`.
     Grant(WaiterId, Generation),
     Refuse(WaiterId, Refusal),
+    /// The call of this lease was cancelled and is not answered: nobody waits for it any more. Its lease is out until
+    /// `Released`.
+    TakeBack(Generation, LeaseId),
     /// Fail every call of this generation that is still out. Its leases no longer count.
     FailLeases(Generation, LeaseLoss),
     CloseStdin(Generation),

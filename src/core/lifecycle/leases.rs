@@ -13,8 +13,28 @@ pub(super) struct Leases {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Lease {
     id: LeaseId,
-    /// When the generation is recycled if this lease is still out; set when its call was reported overdue.
-    recycle_at: Option<Moment>,
+    /// Set when its call was reported overdue.
+    overdue: Option<Overdue>,
+}
+
+/// What becomes of it if it is still out then.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Overdue {
+    /// The generation is recycled.
+    RecycleAt(Moment),
+    /// It alone is taken back.
+    TakeBackAt(Moment),
+    /// It is being taken back.
+    TakenBack,
+}
+
+impl Overdue {
+    fn due(self) -> Option<Moment> {
+        match self {
+            Self::RecycleAt(at) | Self::TakeBackAt(at) => Some(at),
+            Self::TakenBack => None,
+        }
+    }
 }
 
 impl Leases {
@@ -32,7 +52,7 @@ impl Leases {
     }
 
     pub(super) fn grant(&mut self, id: LeaseId) {
-        self.out.push(Lease { id, recycle_at: None });
+        self.out.push(Lease { id, overdue: None });
         self.idle_since = None;
     }
 
@@ -47,26 +67,47 @@ impl Leases {
     }
 
     /// Nothing happens when the lease is not out, or when it was overdue before: the first report counts.
-    pub(super) fn recycle_at(&mut self, id: LeaseId, at: Moment) {
+    pub(super) fn is_overdue(&mut self, id: LeaseId, overdue: Overdue) {
         if let Some(lease) = self.out.iter_mut().find(|lease| lease.id == id) {
-            lease.recycle_at.get_or_insert(at);
+            lease.overdue.get_or_insert(overdue);
         }
     }
 
-    /// Whether one more may be granted. Not while one is overdue: the generation may be recycled within the grace, and
-    /// a new call would be lost with it, while one that waits is served by this generation or the next.
+    /// Those that are to be taken back now, each once; they are out until they are released.
+    pub(super) fn take_back(&mut self, now: Moment, mut taken: impl FnMut(LeaseId)) {
+        for lease in &mut self.out {
+            if matches!(lease.overdue, Some(Overdue::TakeBackAt(at)) if at <= now) {
+                lease.overdue = Some(Overdue::TakenBack);
+                taken(lease.id);
+            }
+        }
+    }
+
+    /// Whether one more may be granted. Not while the generation may be recycled for one that is overdue: a new call would
+    /// be lost with it, while one that waits is served by this generation or the next.
     pub(super) fn has_place(&self, leases_max: usize) -> bool {
         self.out.len() < leases_max && self.first_recycle().is_none()
     }
 
     pub(super) fn first_recycle(&self) -> Option<Moment> {
-        self.out.iter().filter_map(|lease| lease.recycle_at).min()
+        let of_recycle = |lease: &Lease| match lease.overdue {
+            Some(Overdue::RecycleAt(at)) => Some(at),
+            Some(Overdue::TakeBackAt(_) | Overdue::TakenBack) | None => None,
+        };
+        self.out.iter().filter_map(of_recycle).min()
     }
 
-    /// Overdue leases are waited for again like all others.
-    pub(super) fn forgive(&mut self) {
-        for lease in &mut self.out {
-            lease.recycle_at = None;
+    /// When something becomes of an overdue lease.
+    pub(super) fn first_due(&self) -> Option<Moment> {
+        self.out.iter().filter_map(|lease| lease.overdue?.due()).min()
+    }
+
+    /// No generation is recycled for an overdue lease any more: each is taken back instead, at the same moment.
+    pub(super) fn spare_the_generation(&mut self) {
+        for overdue in self.out.iter_mut().filter_map(|lease| lease.overdue.as_mut()) {
+            if let Overdue::RecycleAt(at) = *overdue {
+                *overdue = Overdue::TakeBackAt(at);
+            }
         }
     }
 
@@ -78,7 +119,11 @@ impl Leases {
     pub(super) fn map_moments(&mut self, at: &mut impl FnMut(Moment) -> Moment) {
         self.idle_since = self.idle_since.map(&mut *at);
         for lease in &mut self.out {
-            lease.recycle_at = lease.recycle_at.map(&mut *at);
+            lease.overdue = lease.overdue.map(|overdue| match overdue {
+                Overdue::RecycleAt(moment) => Overdue::RecycleAt(at(moment)),
+                Overdue::TakeBackAt(moment) => Overdue::TakeBackAt(at(moment)),
+                Overdue::TakenBack => Overdue::TakenBack,
+            });
         }
     }
 }

@@ -47,8 +47,9 @@ pub enum OverdueRule {
     /// Stop the generation, and fail its other calls, when the lease is still out after `grace`: the server is at
     /// work for nobody, and what it does may be harmful to the next caller.
     Recycle { grace: Duration },
-    /// Wait until the server answers.
-    Keep,
+    /// Let the server go on, and take the lease back when it is still out after `grace`: a server that heeds a
+    /// cancellation does not answer (MCP, `basic/utilities/cancellation`), and would hold the place for ever.
+    Keep { grace: Duration },
 }
 
 impl Limits {

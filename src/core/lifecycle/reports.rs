@@ -1,7 +1,7 @@
 //! What a report of the live generation does: one function for each phase of its life, one arm for each report.
 
 use super::event::{Effect, LeaseId, LeaseLoss, Refusal, Report};
-use super::leases::Leases;
+use super::leases::{Leases, Overdue};
 use super::limits::OverdueRule;
 use super::slot::{Slot, Step};
 use super::state::{Look, State};
@@ -205,8 +205,8 @@ impl Slot {
         let Some(leases) = self.state.leases_mut() else { return };
         match step.limits.overdue {
             // When the lease is not out any more, its release has overtaken this.
-            OverdueRule::Recycle { grace } => leases.recycle_at(id, step.now.after(grace)),
-            OverdueRule::Keep => {}
+            OverdueRule::Recycle { grace } => leases.is_overdue(id, Overdue::RecycleAt(step.now.after(grace))),
+            OverdueRule::Keep { grace } => leases.is_overdue(id, Overdue::TakeBackAt(step.now.after(grace))),
         }
     }
 }

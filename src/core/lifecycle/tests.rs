@@ -13,6 +13,8 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
+const KEEP: OverdueRule = OverdueRule::Keep { grace: ms(2_000) };
+
 fn limits() -> Limits {
     Limits {
         queue_len_max: 64,
@@ -387,15 +389,37 @@ fn an_overdue_call_that_is_given_back_in_time_recycles_nothing() {
 }
 
 #[test]
-fn an_overdue_call_that_is_to_be_kept_is_waited_for() {
-    let mut story = Story::ready(Limits { overdue: OverdueRule::Keep, ..limits() });
+fn where_the_generation_is_kept_an_overdue_call_is_taken_back() {
+    let mut story = Story::ready(Limits { overdue: KEEP, leases_max: 2, ..limits() });
     story.acquire(1);
     assert_eq!(story.report(1, Report::Overdue(LeaseId(1))), []);
-    assert_eq!(story.slot.next_wakeup(), None);
-    story.later(1_000_000);
+    assert_eq!(story.acquire(2), [grant(2, 1)], "it keeps nobody out");
+    assert_eq!(story.acquire(3), []);
+    assert_eq!(story.wake_in(2_000), [Effect::TakeBack(g(1), LeaseId(1))]);
+    assert_eq!(story.slot.next_wakeup(), Some(story.now.after(ms(28_000))), "once: the next is the one who waits");
     assert_eq!(story.step(Event::Wake), []);
-    story.check(PublicState::Ready, 1, 0);
+    assert_eq!(story.report(1, Report::Released(LeaseId(1))), [grant(3, 1)]);
+    story.check(PublicState::Ready, 2, 0);
+}
+
+#[test]
+fn a_kept_call_that_is_answered_in_its_grace_is_not_taken_back() {
+    let mut story = Story::ready(Limits { overdue: KEEP, ..limits() });
+    story.acquire(1);
+    story.report(1, Report::Overdue(LeaseId(1)));
+    story.later(1_999);
     assert_eq!(story.report(1, Report::Released(LeaseId(1))), []);
+    assert_eq!(story.wake_in(120_000), [Effect::CloseStdin(g(1))], "idle since it was answered");
+}
+
+#[test]
+fn a_drain_does_not_wait_for_a_call_that_is_taken_back() {
+    let mut story = Story::ready(Limits { overdue: KEEP, ..limits() });
+    story.acquire(1);
+    story.report(1, Report::Overdue(LeaseId(1)));
+    assert_eq!(story.step(Event::Stop), []);
+    assert_eq!(story.wake_in(2_000), [Effect::TakeBack(g(1), LeaseId(1))]);
+    assert_eq!(story.report(1, Report::Released(LeaseId(1))), [Effect::CloseStdin(g(1))]);
 }
 
 #[test]
@@ -403,9 +427,10 @@ fn a_rule_that_changes_to_keep_spares_a_call_in_its_grace() {
     let mut story = Story::ready(limits());
     story.acquire(1);
     story.report(1, Report::Overdue(LeaseId(1)));
-    story.limits.overdue = OverdueRule::Keep;
+    story.limits.overdue = KEEP;
     assert_eq!(story.step(Event::Wake), []);
-    assert_eq!(story.slot.next_wakeup(), None);
+    assert_eq!(story.wake_in(2_000), [Effect::TakeBack(g(1), LeaseId(1))], "it alone is given up");
+    story.check(PublicState::Ready, 1, 0);
 }
 
 #[test]

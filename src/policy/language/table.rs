@@ -177,13 +177,13 @@ static ON_CANCEL: Record = Record {
             "action",
             Kind::Choice(&["recycle", "keep"]),
             Required,
-            "`recycle` stops the instance after the grace, and the next call gets a fresh one; `keep` waits until it answers.",
+            "`recycle` stops the instance after the grace, and the next call gets a fresh one; `keep` lets it go on, and the call does not count any more after the grace: a server that heeds a cancellation does not answer.",
         ),
         field(
             "grace_seconds",
             Kind::Seconds(0.0, 60.0),
             Default("2"),
-            "For `recycle`: how long the server has to answer. Nobody new is let in meanwhile.",
+            "How long the server has to answer. With `recycle` nobody new is let in meanwhile.",
         ),
     ],
 };

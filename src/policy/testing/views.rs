@@ -61,13 +61,12 @@ impl UserData for TestedPolicy {
         fields.add_field_method_get("max_concurrency", |_, this| Ok(this.0.policy.max_concurrency));
         fields.add_field_method_get("on_cancel", |lua, this| {
             let table = lua.create_table()?;
-            match this.0.policy.on_cancel {
-                OnCancel::Recycle { grace } => {
-                    table.raw_set("action", "recycle")?;
-                    table.raw_set("grace_seconds", grace.as_secs_f64())?;
-                }
-                OnCancel::Keep => table.raw_set("action", "keep")?,
-            }
+            let (action, grace) = match this.0.policy.on_cancel {
+                OnCancel::Recycle { grace } => ("recycle", grace),
+                OnCancel::Keep { grace } => ("keep", grace),
+            };
+            table.raw_set("action", action)?;
+            table.raw_set("grace_seconds", grace.as_secs_f64())?;
             Ok(table)
         });
         fields.add_field_method_get("drift", |_, this| {

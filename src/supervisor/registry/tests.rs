@@ -107,7 +107,7 @@ impl Scene {
 }
 
 fn limits_of_a_slot() -> Limits {
-    let (short, overdue) = (Duration::from_secs(1), OverdueRule::Keep);
+    let (short, overdue) = (Duration::from_secs(1), OverdueRule::Keep { grace: Duration::ZERO });
     Limits {
         queue_len_max: 4,
         leases_max: 1,
