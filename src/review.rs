@@ -220,7 +220,7 @@ fn names(files: &[(PathBuf, Digest)]) -> Vec<String> {
 fn changed(backend: &str, path: &Path, then: Digest, now: Digest) -> Diagnostic {
     let (then, now) = (then.short(8), now.short(8));
     let message = format!(
-        "changed since it was accepted ({then} -> {now}): look with 'lazy-mcp policy diff', then 'lazy-mcp policy accept {backend}'"
+        "changed since it was accepted ({then} -> {now}): look at what has changed in it, then 'lazy-mcp policy accept {backend}'"
     );
     Diagnostic::new(path, None, message)
 }

@@ -260,6 +260,7 @@ fn modern_clients_are_scoped_by_the_policy() {
     for bad in [json!("bad"), json!("a/b"), json!(7)] {
         let refused = call(bad);
         assert_eq!((refused.response.status, refused.error_code()), (500, -32603), "{}", refused.raw);
+        assert_eq!(refused.json()["error"]["data"]["lazy-mcp/error"]["code"], "policy_failed");
     }
     assert_eq!(Session::new(&broker, "fixture").call("pid", &json!({})).refusal(), "");
     assert_eq!(broker.live_instances("fixture").len(), 3);

@@ -136,7 +136,6 @@ impl Broker {
             let begun = Instant::now();
             let before = broker.snapshot();
             if before.backend(&name).is_some() == enabled {
-                broker.reloads.set_switch(&name, enabled);
                 let same = Candidate { differences: differences(&before, &before), snapshot: before };
                 return broker.foreseen(&same, false, begun);
             }

@@ -99,7 +99,8 @@ pub(super) fn refusal(refusal: Refusal) -> Response<Body> {
         }
         Refusal::PolicyFailed(backend, id) => {
             let why = format!("the policy of '{backend}' failed on this request, so it was refused");
-            (S::INTERNAL_SERVER_ERROR, RpcError::new(INTERNAL_ERROR, why), Some(id))
+            let facts = json!({"lazy-mcp/error": {"code": "policy_failed", "backend": backend}});
+            (S::INTERNAL_SERVER_ERROR, RpcError::new(INTERNAL_ERROR, why).with_data(facts), Some(id))
         }
         Refusal::TooManyRequests => {
             (S::SERVICE_UNAVAILABLE, invalid("the broker has too many requests under way; try again".into()), None)

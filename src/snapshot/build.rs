@@ -198,7 +198,7 @@ fn built_tool(policy: &Policy, name: &str, raw: &RawValue) -> Tool {
 }
 
 /// A tool that answers with a task alone cannot be called through the broker, which relays none.
-fn needs_task(tool: &RawValue) -> bool {
+pub(super) fn needs_task(tool: &RawValue) -> bool {
     let execution = members(tool.get(), ["execution"]).ok().and_then(|[execution]| execution);
     let support = execution.and_then(|execution| members(execution, ["taskSupport"]).ok()?[0]);
     support == Some(r#""required""#)

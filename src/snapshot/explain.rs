@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Backend;
+use super::build::needs_task;
 use crate::catalog::Decision;
 use crate::policy::CallFacts;
 use crate::policy::testing::{CallSeen, PayloadSeen, Schemas, Subject};
@@ -87,12 +88,16 @@ impl Backend {
         }
     }
 
-    fn why_hidden(&self, tool: &str) -> Option<String> {
+    /// Why clients do not see a tool, for operators; nothing if they do.
+    pub fn why_hidden(&self, tool: &str) -> Option<String> {
         let Some(known) = self.catalog.tool(tool) else {
             return Some(format!("the catalog {} has no such tool", self.catalog.path.display()));
         };
         match &known.decision {
             Decision::Excluded { reason } => Some(format!("excluded in {} ({reason})", self.catalog.path.display())),
+            Decision::Enabled if needs_task(&known.raw) => {
+                Some("it answers by a task alone, and the broker relays none".to_owned())
+            }
             Decision::Enabled => self.policy.why_hidden(tool),
         }
     }

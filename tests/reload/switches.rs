@@ -34,6 +34,9 @@ fn a_backend_is_disabled_and_enabled_until_the_restart() {
     let events = broker.admin("recent_events", json!({}));
     let told: Vec<&Value> = events["events"].as_array().unwrap().iter().map(|event| &event["event"]).collect();
     assert!(told.contains(&&json!("backend_disabled")) && told.contains(&&json!("backend_enabled")), "{told:?}");
+    // What is so already is nobody's word: the file has its say.
+    broker.admin("enable_backend", json!({"backend": "two"}));
+    assert_eq!(broker.backend_status("two")["enabled_by"], "file");
     broker.admin("disable_backend", json!({"backend": "two"}));
     broker.restart();
     assert_eq!(broker.backend_status("two")["enabled_by"], "file");
@@ -112,6 +115,18 @@ fn only_reloads_are_the_last_reload() {
 }
 
 #[test]
+fn a_tool_that_answers_by_tasks_alone_is_hidden_in_every_answer() {
+    let broker = Setup::new().backend(Backend::singleton("one").list_flags("--more")).start();
+    let asked = json!({"backend": "one", "tool": "task_only"});
+    let shown = broker.admin("get_tool", asked.clone());
+    assert_eq!(shown["visible"], false, "{shown:#}");
+    assert_eq!(shown["hidden_because"], "it answers by a task alone, and the broker relays none");
+    assert_eq!(broker.admin("explain_policy", asked)["decision"], "unknown_tool");
+    assert_eq!(Session::new(&broker, "one").call("task_only", &json!({})).error_code(), -32602);
+    broker.finish();
+}
+
+#[test]
 fn tools_are_listed_with_why_clients_do_not_see_them() {
     let policy = "tools = { exclude = { \"crash\" }, settings = { sleep = { deadline_seconds = 3, arguments = { ms = broker.number_rule { max = 5 } } }, echo = { arguments = { text = broker.string_rule { max_bytes = 3 } } } } },";
     let broker = Setup::new().backend(Backend::singleton("one").policy(policy)).start();
@@ -131,7 +146,8 @@ fn tools_are_listed_with_why_clients_do_not_see_them() {
     assert_eq!(Value::from(paged), all["tools"]);
     let found = broker.admin("list_tools", json!({"backend": "one", "query": "EXITS without"}));
     assert_eq!((&found["total"], &found["tools"][0]["name"]), (&json!(1), &json!("crash")));
-    assert_eq!(found["tools"][0]["hidden_because"], "excluded by the policy");
+    let why = found["tools"][0]["hidden_because"].as_str().expect("a reason");
+    assert!(why.starts_with("'crash' in tools.exclude at ") && why.ends_with("one.lua:7"), "{why}");
     assert_eq!(broker.ask("list_tools", json!({"backend": "one", "cursor": "x"})).refusal(), "invalid_arguments");
 
     let odd = broker.admin("get_tool", json!({"backend": "one", "tool": "odd"}));

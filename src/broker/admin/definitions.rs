@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::Context;
 use super::looks::unknown;
 use crate::broker::Fault;
-use crate::catalog::{CatalogTool, Decision};
+use crate::catalog::CatalogTool;
 use crate::core::diagnostic::suggestion;
 use crate::policy::{CallFacts, DriftRule};
 use crate::protocol::error::shown;
@@ -274,11 +274,7 @@ fn read<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Option<T> {
 
 impl Visibility {
     fn of(backend: &Backend, tool: &CatalogTool) -> Self {
-        let hidden_because = match &tool.decision {
-            Decision::Excluded { reason } => Some(format!("excluded in the catalog: {reason}")),
-            Decision::Enabled if !backend.policy.shows(&tool.name) => Some("excluded by the policy".to_owned()),
-            Decision::Enabled => None,
-        };
+        let hidden_because = backend.why_hidden(&tool.name);
         Self { visible: hidden_because.is_none(), hidden_because }
     }
 }
