@@ -216,6 +216,7 @@ fn wrong_arguments_are_told_to_whoever_can_correct_them() {
     };
     for (tool, arguments, code, text) in [
         ("inspect_backend", json!({"backend": "fixtur"}), "no_such_backend", "did you mean 'fixture'?"),
+        ("recent_events", json!({"backend": "fixtur"}), "no_such_backend", "did you mean 'fixture'?"),
         ("stop_instance", json!({"backend": "fixture", "instance": "0"}), "no_such_instance", "no instance '0'"),
         ("stop_instance", json!({}), "invalid_arguments", "backend"),
         ("stop_instance", json!({"backend": 7}), "invalid_arguments", "string"),

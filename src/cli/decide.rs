@@ -13,13 +13,13 @@ pub(super) fn run(path: &Path, name: &str, tool: &str, decision: Decision) -> an
     let config = config::load_alone(path)?;
     let backend = backend_of(&config, name)?;
     let catalog = catalog::load(&backend.catalog)?;
+    let file = backend.catalog.display();
     let said = match &decision {
-        Decision::Enabled => format!("`{tool}` is enabled"),
-        Decision::Excluded { reason } => format!("`{tool}` is excluded: {reason}"),
+        Decision::Enabled => format!("`{tool}` is enabled in {file}"),
+        Decision::Excluded { reason } => format!("`{tool}` is excluded in {file}: {reason}"),
     };
     let text = catalog.text_with(tool, decision).map_err(|e| Failure::new(Exit::Usage, e.to_string()))?;
-    replace_file(&backend.catalog, &text)
-        .with_context(|| format!("write the catalog `{}`", backend.catalog.display()))?;
-    print_line(&format!("{said} in {}; `lazy-mcp reload` serves it", backend.catalog.display()));
+    replace_file(&backend.catalog, &text).with_context(|| format!("write the catalog `{file}`"))?;
+    print_line(&format!("{said}; `lazy-mcp reload` takes it in"));
     Ok(Exit::Done)
 }

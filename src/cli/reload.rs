@@ -45,7 +45,7 @@ pub(super) fn run(path: Option<PathBuf>, args: &ReloadArgs) -> anyhow::Result<Ex
     }
 }
 
-const NO_TOKEN: &str = "the broker was not asked: its configuration does not say where its token is; \
+const NO_TOKEN: &str = "its configuration does not say where its token is; \
 name that with --token-file, and the broker with --url";
 
 /// A file that does not say where its broker is tells why, which is more than that no broker was found.

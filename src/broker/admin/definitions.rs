@@ -38,6 +38,7 @@ pub(super) struct Which {
     query: Option<String>,
     /// At most so many; 200 without it, and never more.
     #[serde(default)]
+    #[schemars(range(min = 1))]
     limit: Option<usize>,
     /// `next_cursor` of the answer to go on behind.
     #[serde(default)]

@@ -95,6 +95,7 @@ pub(super) struct WhichEvents {
     after: Option<u64>,
     /// At most so many; 200 without it, and never more.
     #[serde(default)]
+    #[schemars(range(min = 1))]
     limit: Option<usize>,
     /// Only those of this backend.
     #[serde(default)]
@@ -118,6 +119,15 @@ pub(super) async fn recent_events(context: Context, which: WhichEvents) -> Resul
     // Of the broker before this one: whoever asks would see nothing until as much has happened again.
     let after = after.map(|number| if number > log.newest() { 0 } else { number });
     let batch = log.after(after.unwrap_or(0));
+    if let Some(name) = &backend {
+        // One that is not configured any more has its events all the same.
+        let has_events =
+            || log.after(0).events.iter().any(|event| event.what.backend().is_some_and(|of| **of == **name));
+        let snapshot = context.broker.snapshot();
+        if !snapshot.config.backends.contains_key(name) && !has_events() {
+            return Err(unknown(&context, name));
+        }
+    }
     let newest = batch.events.last().map_or(after.unwrap_or(0), |event| event.number);
     let is_meant = |event: &&Event| backend.is_none() || event.what.backend().map(|name| &**name) == backend.as_deref();
     let meant: Vec<&Event> = batch.events.iter().filter(is_meant).collect();
