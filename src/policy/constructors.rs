@@ -206,7 +206,7 @@ fn string_rule(fields: &mut Fields<'_>) -> Option<ArgumentRule> {
 }
 
 fn result(fields: &mut Fields<'_>, read: fn(&mut Fields<'_>) -> Option<Rule>) -> Option<Built> {
-    let tools = mentions(fields, "tools");
+    let tools = fields.some_texts("tools").map(|names| mentions_of(fields, names));
     let rule = read(fields)?;
     Some(Built::Result { tools, rule })
 }
@@ -252,7 +252,7 @@ fn rewrite_uri(fields: &mut Fields<'_>) -> Option<Rule> {
     let to_prefix = fields.require("to_prefix", to_prefix);
     let otherwise = fields.choice("otherwise", &[("keep", Otherwise::Keep), ("drop", Otherwise::Drop)]);
     let mut content_types = ContentTypes { resource_link: true, resource: true };
-    if let Some(types) = fields.texts("content_types") {
+    if let Some(types) = fields.some_texts("content_types") {
         content_types = ContentTypes::default();
         for (place, name) in types {
             match &*name {
@@ -275,7 +275,7 @@ fn image_to_link(fields: &mut Fields<'_>) -> Option<Rule> {
     const WHEN_BYTES_OVER: u32 = 262_144;
     let when_bytes_over = fields.whole("when_bytes_over", 0..=u32::MAX).unwrap_or(WHEN_BYTES_OVER);
     let mut rule = MediaRule { when_bytes_over: when_bytes_over.into(), images: true, audio: true };
-    if let Some(types) = fields.texts("content_types") {
+    if let Some(types) = fields.some_texts("content_types") {
         (rule.images, rule.audio) = (false, false);
         for (place, name) in types {
             match &*name {
@@ -290,18 +290,19 @@ fn image_to_link(fields: &mut Fields<'_>) -> Option<Rule> {
 
 /// The names in a field that must not be empty.
 fn names(fields: &mut Fields<'_>, field: &'static str) -> Option<NameSet> {
-    let names = fields.texts(field);
+    let names = fields.some_texts(field);
     let names = fields.require(field, names)?;
-    if names.is_empty() {
-        fields.fault_of(field, "must name at least one");
-    }
     Some(names.into_iter().map(|(_, name)| name).collect())
 }
 
 /// The tool patterns in a field.
 pub(super) fn mentions(fields: &mut Fields<'_>, field: &'static str) -> Option<Vec<Mention>> {
     let names = fields.texts(field)?;
-    Some(names.into_iter().filter_map(|(place, name)| mention(fields, place, &name)).collect())
+    Some(mentions_of(fields, names))
+}
+
+fn mentions_of(fields: &mut Fields<'_>, names: Vec<(Place, String)>) -> Vec<Mention> {
+    names.into_iter().filter_map(|(place, name)| mention(fields, place, &name)).collect()
 }
 
 pub(super) fn mention(fields: &mut Fields<'_>, place: Place, name: &str) -> Option<Mention> {

@@ -198,6 +198,19 @@ impl<'f> Fields<'f> {
     /// A list of strings that are not empty; other items are faults and left out.
     pub fn texts(&mut self, field: &'static str) -> Option<Vec<(Place, String)>> {
         let items = self.list(field)?;
+        Some(self.texts_of(items))
+    }
+
+    /// The same where a list of nothing would make what it narrows mean nothing.
+    pub fn some_texts(&mut self, field: &'static str) -> Option<Vec<(Place, String)>> {
+        let items = self.list(field)?;
+        if items.is_empty() {
+            self.fault_of(field, "must name at least one");
+        }
+        Some(self.texts_of(items))
+    }
+
+    fn texts_of(&mut self, items: Vec<(Place, Value)>) -> Vec<(Place, String)> {
         let texts = items.into_iter().filter_map(|(place, value)| match text(&value) {
             Some(text) if !text.is_empty() => Some((place, text)),
             _ => {
@@ -205,7 +218,7 @@ impl<'f> Fields<'f> {
                 None
             }
         });
-        Some(texts.collect())
+        texts.collect()
     }
 
     /// Reads a table field by the given function.

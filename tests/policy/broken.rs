@@ -96,6 +96,11 @@ policy.lua:5: broker.redact_keys needs the field 'keys'
 policy.lua:6: 'keys' must name at least one
 policy.lua:7: 'names' has "a b", but names of headers are letters, digits, '-' and '_'
 "#);
+    assert_snapshot!(results("broker.redact_keys { keys = { 'a' }, tools = {} },\nbroker.image_to_link { content_types = {} },\nbroker.limit_text { max_bytes = 1, tools = { '' } }"), @r#"
+policy.lua:5: 'tools' must name at least one
+policy.lua:6: 'content_types' must name at least one
+policy.lua:7: 'tools[1]' must be a string that is not empty, got ""
+"#);
     assert_snapshot!(results("broker.redact_text { pattern = '(' },\nbroker.redact_text { pattern = 'a*' },\nbroker.redact_text { pattern = '(?:a{1000}){1000}' }"), @r#"
 policy.lua:5: 'pattern' is not a valid regular expression: unclosed group
 policy.lua:6: 'pattern' matches the empty text, so it would match everywhere
