@@ -455,6 +455,35 @@ fn hooks_are_tested_and_explained() {
     assert!(rule.ends_with("fixture.lua:10") && facts["call"]["steps"].as_u64() > Some(0), "{facts:#}");
 }
 
+/// Production calls it `policy_failed`, whatever a test hoped for.
+#[test]
+fn a_hook_that_crashes_is_no_decision() {
+    let hooks =
+        "on_call = { echo = function() error('boom') end },\non_result = { echo = function() error('bang') end },";
+    let claims = [
+        ("expect.denied(p:call { tool = 'echo' })", Err("the call to be denied, but the policy failed: ")),
+        ("expect.denied(p:call { tool = 'echo' }, '')", Err("fixture.lua:7: boom")),
+        (
+            "expect.denied(p:call { tool = 'echo' }, 'url')",
+            Err("with \"url\" in the reason, which is \"the policy failed: "),
+        ),
+        ("expect.withheld(r)", Err("the result to be withheld, but the policy failed: ")),
+        ("expect.withheld(r)", Err("fixture.lua:8: bang")),
+        ("expect.redacted(r, 's3')", Err("\"s3\" to be gone, but the policy failed: ")),
+        ("expect.denied(p:call { tool = 'echo' }, 'boom')", Ok(())),
+        ("expect.withheld(r, 'fixture.lua:8: bang')", Ok(())),
+    ];
+    for (claim, expected) in claims {
+        let head =
+            "local p = broker.load_policy('fixture')\nlocal r = p:result { tool = 'echo', json = '{\"a\":\"s3\"}' }";
+        let dir = with_hooks(hooks, &format!("{head}\nreturn {{ test_x = function()\n{claim}\nend }}"));
+        let run = policy(&dir, &["test"]);
+        assert_eq!(run.code == Some(0), expected.is_ok(), "{claim}: {run:#?}");
+        let said = expected.err().unwrap_or_default();
+        assert!(run.stdout.contains(said), "{claim}: {}", run.stdout);
+    }
+}
+
 #[test]
 fn a_policy_that_remembers_fails_its_tests() {
     let hooks = "on_call = { echo = function(call) seen = (rawget(table, 'x') or seen_before()) return nil end },";

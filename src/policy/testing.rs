@@ -23,7 +23,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub use self::subject::{CallSeen, PayloadSeen, Schemas, Subject};
+pub use self::subject::{CallSeen, PayloadSeen, Refusal, Schemas, Subject};
 
 use self::machine::{Ended, TestFile};
 use super::hooks::THREADS_MAX;

@@ -107,7 +107,7 @@ impl From<CallSeen> for CallExplained {
     fn from(seen: CallSeen) -> Self {
         let (allowed, reason, sent) = match seen.verdict {
             Ok(sent) => (true, None, Some(sent)),
-            Err(reason) => (false, Some(reason), None),
+            Err(refusal) => (false, Some(refusal.to_string()), None),
         };
         let (arguments, deadline) = sent.map_or((None, None), |(arguments, deadline)| (arguments, Some(deadline)));
         Self {
@@ -126,7 +126,7 @@ impl From<PayloadSeen> for ResultExplained {
     fn from(seen: PayloadSeen) -> Self {
         let (payload, reason) = match seen.verdict {
             Ok(payload) => (Some(payload), None),
-            Err(reason) => (None, Some(reason)),
+            Err(refusal) => (None, Some(refusal.to_string())),
         };
         Self {
             withheld: reason.is_some(),

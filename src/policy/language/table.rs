@@ -562,7 +562,8 @@ pub const GLOBALS_OF_TESTS: &[View] = &[
             Member {
                 name: "denied",
                 ty: "(call: TestedCall, part: string?) -> ()",
-                about: "The reason has this part.",
+                about: "The reason has this part. A policy that failed has decided nothing: that passes only with a \
+                        part of the failure.",
             },
             Member {
                 name: "hidden",
@@ -577,7 +578,8 @@ pub const GLOBALS_OF_TESTS: &[View] = &[
             Member {
                 name: "withheld",
                 ty: "(result: TestedResult, part: string?) -> ()",
-                about: "The reason has this part.",
+                about: "The reason has this part. A policy that failed has decided nothing: that passes only with a \
+                        part of the failure.",
             },
             Member {
                 name: "redacted",

@@ -4,6 +4,7 @@ use std::fmt::Display;
 
 use mlua::{Lua, Table, Value};
 
+use super::subject::Refusal;
 use super::views::{TestedCall, TestedPolicy, TestedResult};
 use crate::policy::fields::{kind, number, text};
 use crate::policy::sandbox::{self, error_at_caller};
@@ -38,8 +39,11 @@ pub(super) fn install(lua: &Lua) -> mlua::Result<()> {
         "allowed",
         lua.create_function(|lua, call: Value| {
             let call = of(lua, "allowed", "what policy:call gave", &call, call_of)?;
-            let reason = call.0.verdict.as_ref().err().cloned().unwrap_or_default();
-            claim(lua, call.0.verdict.is_ok(), || format!("expected the call to be allowed, but: {reason}"))
+            let refusal = call.0.verdict.err();
+            claim(lua, refusal.is_none(), || {
+                let why = refusal.map_or_else(String::new, |refusal| refusal.to_string());
+                format!("expected the call to be allowed, but: {why}")
+            })
         })?,
     )?;
     expect.raw_set(
@@ -84,6 +88,10 @@ pub(super) fn install(lua: &Lua) -> mlua::Result<()> {
                     format_args!("the result of the server has no {secret:?}, so this shows nothing"),
                 ));
             }
+            // The client gets nothing of it then, but neither would it of any other.
+            if let Err(failure @ Refusal::Failed(_)) = &result.seen.verdict {
+                return Err(error_at_caller(lua, format_args!("expected {secret:?} to be gone, but {failure}")));
+            }
             claim(lua, !has(result.json(), &secret), || {
                 format!("expected {secret:?} to be gone, but the client gets {}", cut(result.json()))
             })
@@ -114,17 +122,21 @@ fn refused(
     lua: &Lua,
     expected: &str,
     otherwise: &str,
-    reason: Option<String>,
+    refusal: Option<Refusal>,
     part: Option<String>,
 ) -> mlua::Result<()> {
-    match (reason, part) {
-        (None, _) => Err(error_at_caller(lua, format_args!("expected {expected}, but {otherwise}"))),
-        (Some(reason), Some(part)) if !reason.contains(&part) => Err(error_at_caller(
-            lua,
-            format_args!("expected {expected} with {part:?} in the reason, which is {reason:?}"),
-        )),
-        _ => Ok(()),
-    }
+    // An empty part is in every text, so it asks for no failure in particular.
+    let part = part.filter(|part| !part.is_empty());
+    let fault = match (refusal, part) {
+        (None, _) => format!("expected {expected}, but {otherwise}"),
+        (Some(failure @ Refusal::Failed(_)), None) => format!("expected {expected}, but {failure}"),
+        (Some(refusal), Some(part)) => match refusal.to_string() {
+            reason if reason.contains(&part) => return Ok(()),
+            reason => format!("expected {expected} with {part:?} in the reason, which is {reason:?}"),
+        },
+        (Some(Refusal::Decided(_)), None) => return Ok(()),
+    };
+    Err(error_at_caller(lua, fault))
 }
 
 fn of<T>(

@@ -1,6 +1,7 @@
 //! The policy under test, asked as the broker asks it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,11 +31,29 @@ pub struct Schemas {
     pub output: Option<Arc<OutputSchema>>,
 }
 
+/// Why a call is not sent, or a result does not arrive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The policy's own reason.
+    Decided(String),
+    /// The policy came to no decision: production says `policy_failed`, and no more.
+    Failed(String),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Decided(reason) => f.write_str(reason),
+            Self::Failed(why) => write!(f, "the policy failed: {why}"),
+        }
+    }
+}
+
 /// What becomes of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallSeen {
     /// The arguments as they are sent, and the time until the answer; or why the call is not sent.
-    pub verdict: Result<(Option<String>, Duration), String>,
+    pub verdict: Result<(Option<String>, Duration), Refusal>,
     pub is_rewritten: bool,
     pub rule: Option<String>,
     pub steps: u32,
@@ -46,7 +65,7 @@ pub struct CallSeen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PayloadSeen {
     /// What the client gets; or why it gets nothing.
-    pub verdict: Result<String, String>,
+    pub verdict: Result<String, Refusal>,
     pub is_rewritten: bool,
     /// Why its structured content was taken out.
     pub unfit: Option<Unfit>,
@@ -59,7 +78,7 @@ pub struct PayloadSeen {
 impl Subject {
     pub fn judge_call(&self, call: CallFacts) -> CallSeen {
         let Some(Schemas { input, .. }) = self.tools.get(&call.tool) else {
-            let reason = format!("Unknown tool: {}", call.tool);
+            let reason = Refusal::Decided(format!("Unknown tool: {}", call.tool));
             return CallSeen { verdict: Err(reason), is_rewritten: false, rule: None, steps: 0, reached: Vec::new() };
         };
         let given = call.arguments.clone();
@@ -71,8 +90,8 @@ impl Subject {
                 let deadline = deadline.map_or(self.call_max, |deadline| deadline.min(self.call_max));
                 Ok((arguments.or(given), deadline))
             }
-            CallVerdict::Denied { reason } => Err(reason),
-            CallVerdict::Failed(failure) => Err(format!("the policy failed: {failure}")),
+            CallVerdict::Denied { reason } => Err(Refusal::Decided(reason)),
+            CallVerdict::Failed(failure) => Err(Refusal::Failed(failure.to_string())),
         };
         let reached = reached(rule.as_ref(), on_call, steps);
         CallSeen { verdict, is_rewritten, rule, steps, reached }
@@ -95,11 +114,11 @@ impl Subject {
                         unfit = fitting.unfit;
                         Ok(fitting.payload)
                     }
-                    Err(failure) => Err(format!("the policy failed: {failure}")),
+                    Err(failure) => Err(Refusal::Failed(failure.to_string())),
                 },
             },
-            ResultVerdict::Withheld { reason } => Err(reason),
-            ResultVerdict::Failed(failure) => Err(format!("the policy failed: {failure}")),
+            ResultVerdict::Withheld { reason } => Err(Refusal::Decided(reason)),
+            ResultVerdict::Failed(failure) => Err(Refusal::Failed(failure.to_string())),
         };
         let reached = reached(rule.as_ref(), on_result, steps);
         PayloadSeen { verdict, is_rewritten, unfit, rule, steps, reached }
@@ -111,7 +130,7 @@ impl Subject {
         let is_rewritten = matches!(&ruled, Ok(Some(_)));
         let verdict = match ruled {
             Ok(new) => Ok(new.unwrap_or_else(|| payload.to_owned())),
-            Err(failure) => Err(format!("the policy failed: {failure}")),
+            Err(failure) => Err(Refusal::Failed(failure.to_string())),
         };
         let rule = (is_rewritten || verdict.is_err()).then(|| "results".to_owned());
         PayloadSeen { verdict, is_rewritten, unfit: None, reached: rule.iter().cloned().collect(), rule, steps: 0 }

@@ -7,7 +7,7 @@ use mlua::{Lua, LuaSerdeExt as _, Table, UserData, Value};
 
 use super::Seen;
 use super::machine::bench;
-use super::subject::{CallSeen, PayloadSeen, Subject};
+use super::subject::{CallSeen, PayloadSeen, Refusal, Subject};
 use crate::core::diagnostic::suggestion;
 use crate::policy::fields::{kind, text};
 use crate::policy::sandbox::error_at_caller;
@@ -29,7 +29,7 @@ pub(super) struct TestedResult {
 impl TestedResult {
     /// What the client gets.
     pub fn json(&self) -> &str {
-        self.seen.verdict.as_deref().unwrap_or_default()
+        self.seen.verdict.as_ref().map_or("", String::as_str)
     }
 
     /// The texts of its content items and their resources, one a line.
@@ -113,7 +113,7 @@ impl UserData for TestedCall {
     fn add_fields<F: UserDataFields<Self>>(fields: &mut F) {
         fields.add_meta_field(MetaMethod::Type, "call");
         fields.add_field_method_get("allowed", |_, this| Ok(this.0.verdict.is_ok()));
-        fields.add_field_method_get("reason", |_, this| Ok(this.0.verdict.clone().err()));
+        fields.add_field_method_get("reason", |_, this| Ok(reason(&this.0.verdict)));
         fields.add_field_method_get("arguments_json", |_, this| {
             Ok(this.0.verdict.clone().ok().and_then(|(json, _)| json))
         });
@@ -142,7 +142,7 @@ impl UserData for TestedResult {
             Err(_) => Ok(Value::Nil),
         });
         fields.add_field_method_get("withheld", |_, this| Ok(this.seen.verdict.is_err()));
-        fields.add_field_method_get("reason", |_, this| Ok(this.seen.verdict.clone().err()));
+        fields.add_field_method_get("reason", |_, this| Ok(reason(&this.seen.verdict)));
         fields.add_field_method_get("changed", |_, this| Ok(this.seen.is_rewritten || this.seen.verdict.is_err()));
         fields.add_field_method_get("structure_taken_out", |_, this| Ok(this.seen.unfit.is_some()));
         fields.add_field_method_get("rule", |_, this| Ok(this.seen.rule.clone()));
@@ -151,6 +151,10 @@ impl UserData for TestedResult {
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
         refuse_other_fields(methods, "result");
     }
+}
+
+fn reason<T>(verdict: &Result<T, Refusal>) -> Option<String> {
+    verdict.as_ref().err().map(Refusal::to_string)
 }
 
 fn note(lua: &Lua, policy: &TestedPolicy, tool: String, reached: Vec<String>, steps: u32, answer: String) {
