@@ -174,6 +174,19 @@ fn every_claim_can_fail() {
         ("expect.allow(1)", "unknown name 'allow' in expect"),
         ("p:call { tol = 'x' }", "'tool' must be the name of a tool"),
         ("p:call { tool = 'echo', argument = {} }", "did you mean 'arguments'?"),
+        ("p:call { tool = 'ecoh' }", "the catalog of `fixture` has no tool 'ecoh' (did you mean 'echo'?)"),
+        ("p:result { tool = 'ecoh', json = '{}' }", "has no tool 'ecoh' (did you mean 'echo'?)"),
+        ("expect.hidden(p, 'crahs')", "has no tool 'crahs' (did you mean 'crash'?)"),
+        ("expect.visible(p, 'ecoh')", "has no tool 'ecoh' (did you mean 'echo'?)"),
+        (
+            "p:call { tool = 'echo', arguments_json = '{\"a\":}' }",
+            "'arguments_json' is no JSON object: expected value at",
+        ),
+        (
+            "p:call { tool = 'echo', arguments_json = '[]' }",
+            "'arguments_json' is no JSON object: invalid type: sequence",
+        ),
+        ("p:call { tool = 'echo', arguments = { 'a' } }", "'arguments' is no JSON object: invalid type: sequence"),
         ("return p.idle", "unknown field 'idle' of the policy"),
         ("p:result { tool = 'echo', fixture = '../fixture.lua' }", "is not below the directory of the test"),
         ("broker.load_policy('fixtur')", "did you mean 'fixture'?"),
@@ -210,6 +223,8 @@ fn a_broken_test_file_and_a_broken_policy_are_told_with_their_lines() {
     write(&dir, "policies/tests/test_a.lua", "return {\n  test_x = function( end }");
     write(&dir, "policies/tests/test_b.lua", "\nreturn 7");
     write(&dir, "policies/tests/test_c.lua", "broker.load_policy('fixture')\nreturn { test_x = function() end }");
+    write(&dir, "policies/tests/test_d.lua", "return { test_x = function() end,\ntets_y = function() end }");
+    write(&dir, "policies/tests/test_e.lua", "return { test_x = function() end,\n\nfunction() end }");
     edit(&dir, "policies/fixture.lua", "scope =", "scop =");
     let run = policy(&dir, &["test"]);
     assert_snapshot!(said(&dir, &run), @r#"
@@ -221,7 +236,11 @@ FAIL  test_b.lua test_b (0 steps)
 FAIL  test_c.lua test_c (0 steps)
       policies/tests/test_c.lua:1: policies/fixture.lua:1: broker.backend needs the field 'scope'
       policies/fixture.lua:3: unknown field 'scop' in broker.backend (did you mean 'scope'?)
-policy test: 0 passed, 3 failed
+FAIL  test_d.lua test_d (0 steps)
+      policies/tests/test_d.lua:2: 'tets_y' is no test: the names of tests must begin with 'test_'
+FAIL  test_e.lua test_e (0 steps)
+      policies/tests/test_e.lua:3: a function without a name is no test: the names of tests must begin with 'test_'
+policy test: 0 passed, 5 failed
 "#);
 }
 

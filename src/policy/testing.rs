@@ -7,11 +7,13 @@
 //! Test machines are those of policies with `pcall`, a larger budget, `broker.load_policy` and `expect`.
 //!
 //! - `subject.rs` is the policy under test, with what the configuration and the catalog say about its backend.
-//! - `machine.rs` is the machine of a test file; `views.rs` what a test holds; `expect.rs` what it claims.
+//! - `machine.rs` is the machine of a test file; `views.rs` what a test holds; `expect.rs` what it claims; `given.rs` what
+//!   JSON it can give.
 //!
 //! Not here: which files there are, and how a report looks.
 
 mod expect;
+mod given;
 mod machine;
 mod subject;
 mod views;

@@ -69,7 +69,13 @@ impl Backend {
             Some((tool.to_owned(), Schemas { input: known.schema.clone(), output: known.output.clone() }))
         };
         let tools = self.tool_names().filter_map(schemas).collect();
-        Subject { name: self.name.to_string(), policy: self.policy.clone(), tools, call_max: self.call_max() }
+        Subject {
+            name: self.name.to_string(),
+            policy: self.policy.clone(),
+            catalog: self.catalog.tools().iter().map(|tool| tool.name.to_string()).collect(),
+            tools,
+            call_max: self.call_max(),
+        }
     }
 
     /// Judges a call, and the result of it if there is one, as if they happened. Blocks while hooks run.

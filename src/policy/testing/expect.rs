@@ -64,6 +64,7 @@ pub(super) fn install(lua: &Lua) -> mlua::Result<()> {
         "hidden",
         lua.create_function(|lua, (policy, tool): (Value, String)| {
             let policy = of(lua, "hidden", "a policy", &policy, policy_of)?;
+            policy.0.check_tool(&tool).map_err(|why| error_at_caller(lua, why))?;
             claim(lua, !policy.0.tools.contains_key(&tool), || {
                 format!("expected `{tool}` to be hidden, but clients see it")
             })
@@ -73,6 +74,7 @@ pub(super) fn install(lua: &Lua) -> mlua::Result<()> {
         "visible",
         lua.create_function(|lua, (policy, tool): (Value, String)| {
             let policy = of(lua, "visible", "a policy", &policy, policy_of)?;
+            policy.0.check_tool(&tool).map_err(|why| error_at_caller(lua, why))?;
             claim(lua, policy.0.tools.contains_key(&tool), || {
                 format!("expected `{tool}` to be visible, but clients do not see it")
             })

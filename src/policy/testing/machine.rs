@@ -12,6 +12,7 @@ use mlua::{Function, Lua, Table, Value, VmState};
 use super::subject::Subject;
 use super::{Seen, Shared, expect, views};
 use crate::core::diagnostic::Diagnostic;
+use crate::policy::fields::text;
 use crate::policy::sandbox::{self, error_at_caller};
 
 /// Steps of one test; hooks that it asks have their own.
@@ -23,6 +24,9 @@ const WALL_MAX: Duration = Duration::from_secs(5);
 const STEPS_PER_LOOK: u64 = 1_024;
 const FILE_MAX_BYTES: u64 = 1 << 20;
 const FIXTURE_MAX_BYTES: u64 = 32 << 20;
+
+/// What the names of tests begin with.
+const TEST_PREFIX: &str = "test_";
 
 /// Of the form that places in policies have.
 const CHUNK: &str = "=policy#test";
@@ -64,12 +68,9 @@ impl TestFile {
     pub fn names(&self, policies: &Shared<'_>) -> Result<Vec<String>, Diagnostic> {
         let fault = |message: &str| Diagnostic::new(&self.path, None, message);
         let named = self.inside(policies, |_, tests, _| {
-            let mut names: Vec<(usize, String)> = tests
-                .pairs::<String, Function>()
-                .filter_map(Result::ok)
-                .filter(|(name, _)| name.starts_with("test_"))
-                .map(|(name, function)| (function.info().line_defined.unwrap_or_default(), name))
-                .collect();
+            let functions = tests.pairs::<Value, Function>().filter_map(Result::ok);
+            let mut names =
+                functions.map(|(name, function)| placed(&name, &function)).collect::<Result<Vec<_>, _>>()?;
             names.sort();
             Ok(names.into_iter().map(|(_, name)| name).collect::<Vec<_>>())
         });
@@ -175,6 +176,19 @@ impl Bench {
         let text = fs::read_to_string(&path).map_err(cannot)?;
         Ok(text.trim().to_owned())
     }
+}
+
+/// The line and the name of a test. Any other function would never run, and nobody would miss it.
+fn placed(name: &Value, function: &Function) -> mlua::Result<(Option<usize>, String)> {
+    let line = function.info().line_defined;
+    let name = match text(name) {
+        Some(name) if name.starts_with(TEST_PREFIX) => return Ok((line, name)),
+        Some(name) => format!("'{name}'"),
+        None => "a function without a name".to_owned(),
+    };
+    let place = line.map_or_else(String::new, |line| format!("policy#test:{line}: "));
+    let message = format!("{place}{name} is no test: the names of tests must begin with '{TEST_PREFIX}'");
+    Err(mlua::Error::RuntimeError(message))
 }
 
 fn limit(lua: &Lua) -> Arc<AtomicU64> {

@@ -1,12 +1,13 @@
 //! The policy under test, asked as the broker asks it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::core::diagnostic::suggestion;
 use crate::policy::{
     CallFacts, CallVerdict, InputSchema, Judged, OutputSchema, PayloadKind, Policy, ResultVerdict, Unfit, fitting,
 };
@@ -16,6 +17,8 @@ use crate::policy::{
 pub struct Subject {
     pub name: String,
     pub policy: Policy,
+    /// All tools of the catalog, those that clients do not see too.
+    pub catalog: BTreeSet<String>,
     /// The tools that clients see.
     pub tools: BTreeMap<String, Schemas>,
     /// The longest that any call may take, whatever the policy says.
@@ -76,6 +79,15 @@ pub struct PayloadSeen {
 }
 
 impl Subject {
+    /// A test that asks of a tool which the server does not have shows nothing. The error says so, with the nearest name.
+    pub(super) fn check_tool(&self, tool: &str) -> Result<(), String> {
+        if self.catalog.contains(tool) {
+            return Ok(());
+        }
+        let hint = suggestion(tool, self.catalog.iter().map(String::as_str));
+        Err(format!("the catalog of `{}` has no tool '{tool}'{hint}", self.name))
+    }
+
     pub fn judge_call(&self, call: CallFacts) -> CallSeen {
         let Some(Schemas { input, .. }) = self.tools.get(&call.tool) else {
             let reason = Refusal::Decided(format!("Unknown tool: {}", call.tool));

@@ -6,6 +6,7 @@ use mlua::userdata::{MetaMethod, UserDataFields, UserDataMethods};
 use mlua::{Lua, LuaSerdeExt as _, Table, UserData, Value};
 
 use super::Seen;
+use super::given::check_object;
 use super::machine::bench;
 use super::subject::{CallSeen, PayloadSeen, Refusal, Subject};
 use crate::core::diagnostic::suggestion;
@@ -80,7 +81,7 @@ impl UserData for TestedPolicy {
 
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
         methods.add_method("call", |lua, this, fields: Table| {
-            let facts = call_facts(lua, &fields)?;
+            let facts = call_facts(lua, &this.0, &fields)?;
             close(lua, "policy:call", &fields, &["tool", "arguments", "arguments_json", "session", "client"])?;
             let tool = facts.tool.clone();
             let seen = this.0.judge_call(facts);
@@ -88,7 +89,7 @@ impl UserData for TestedPolicy {
             Ok(TestedCall(seen))
         });
         methods.add_method("result", |lua, this, fields: Table| {
-            let facts = call_facts(lua, &fields)?;
+            let facts = call_facts(lua, &this.0, &fields)?;
             let given = payload(lua, &fields)?;
             let is_error = fields.raw_get::<Option<bool>>("is_error")?.unwrap_or(false);
             close(
@@ -163,14 +164,18 @@ fn note(lua: &Lua, policy: &TestedPolicy, tool: String, reached: Vec<String>, st
     bench.seen.push(Seen { backend: policy.0.name.clone(), tool, reached, answer });
 }
 
-fn call_facts(lua: &Lua, fields: &Table) -> mlua::Result<CallFacts> {
+fn call_facts(lua: &Lua, subject: &Subject, fields: &Table) -> mlua::Result<CallFacts> {
     let needs = |what: &str| error_at_caller(lua, what);
     let tool = text(&fields.raw_get("tool")?).ok_or_else(|| needs("'tool' must be the name of a tool"))?;
+    subject.check_tool(&tool).map_err(|why| needs(&why))?;
     let given = (fields.raw_get::<Value>("arguments")?, fields.raw_get::<Value>("arguments_json")?);
     let arguments = match given {
         (Value::Nil, Value::Nil) => None,
-        (Value::Nil, json) => Some(text(&json).ok_or_else(|| needs("'arguments_json' must be a string"))?),
-        (table @ Value::Table(_), Value::Nil) => Some(lua_to_json(lua, table)?),
+        (Value::Nil, json) => {
+            let json = text(&json).ok_or_else(|| needs("'arguments_json' must be a string"))?;
+            Some(object(lua, "arguments_json", json)?)
+        }
+        (table @ Value::Table(_), Value::Nil) => Some(object(lua, "arguments", lua_to_json(lua, table)?)?),
         (other, Value::Nil) => {
             return Err(error_at_caller(lua, format_args!("'arguments' must be a table, got {}", kind(&other))));
         }
@@ -184,6 +189,14 @@ fn call_facts(lua: &Lua, fields: &Table) -> mlua::Result<CallFacts> {
         None => None,
     };
     Ok(CallFacts { tool, arguments, session: fields.raw_get("session")?, client })
+}
+
+/// Clients send an object or nothing, so anything else is a slip.
+fn object(lua: &Lua, field: &str, json: String) -> mlua::Result<String> {
+    match check_object(&json) {
+        Ok(()) => Ok(json),
+        Err(unusable) => Err(error_at_caller(lua, format_args!("'{field}' {unusable}"))),
+    }
 }
 
 fn payload(lua: &Lua, fields: &Table) -> mlua::Result<String> {
