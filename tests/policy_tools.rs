@@ -267,6 +267,35 @@ fn explain_says_what_decides() {
     assert_eq!(policy(&dir, &["explain", "fixtur", "echo"]).code, Some(2));
 }
 
+/// The policy is asked about what a server could send alone.
+#[test]
+fn what_is_no_result_is_told_before_the_policy_is_asked() {
+    let cases: [(&[u8], &str); 4] = [
+        (b"{\n\"content\":}", "is no JSON object: expected value at line 2 column 11"),
+        (b"[]", "is no JSON object: invalid type: sequence"),
+        (b"{\"a\":\"\xff\"}", "is no JSON object: invalid utf-8 sequence of 1 bytes from index 6"),
+        (b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}", "is a whole JSON-RPC response: give its `result` alone"),
+    ];
+    let dir = folder();
+    let test = "local p = broker.load_policy('fixture')\nreturn { test_x = function()\n\
+        p:result { tool = 'echo', fixture = 'result.json' }\nend }";
+    write(&dir, "policies/tests/test_x.lua", test);
+    let file = path(&dir, "policies/tests/result.json");
+    for (bytes, expected) in cases {
+        std::fs::write(&file, bytes).unwrap();
+        let run = policy(&dir, &["explain", "fixture", "echo", "--result", file.to_str().unwrap()]);
+        assert_eq!(run.code, Some(2), "{run:#?}");
+        let said = format!("--result `{}` {expected}", file.display());
+        assert!(run.stdout.is_empty() && run.stderr.contains(&said), "{expected}: {run:#?}");
+        // Read as text at once, without a place.
+        if std::str::from_utf8(bytes).is_ok() {
+            let run = policy(&dir, &["test"]);
+            let said = format!("test_x.lua:3: the fixture \"result.json\" {expected}");
+            assert!(run.code == Some(1) && run.stdout.contains(&said), "{expected}: {run:#?}");
+        }
+    }
+}
+
 /// What `images.rs` shows on the wire.
 #[test]
 fn a_structure_that_fits_no_more_is_taken_out_in_tests_and_explanations_too() {

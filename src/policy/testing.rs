@@ -25,6 +25,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub use self::given::{Unusable, check_payload};
 pub use self::subject::{CallSeen, PayloadSeen, Refusal, Schemas, Subject};
 
 use self::machine::{Ended, TestFile};

@@ -10,6 +10,7 @@ use super::super::{backend_of, print_line};
 use crate::config::load_alone;
 use crate::exit::{Exit, Failure};
 use crate::policy::CallFacts;
+use crate::policy::testing::check_payload;
 use crate::snapshot::{CallExplained, Explanation, ResultExplained, build_backend};
 
 #[derive(Clone, Debug, Args)]
@@ -34,12 +35,9 @@ pub(super) fn run(path: &Path, args: &ExplainArgs) -> anyhow::Result<Exit> {
     {
         return Err(Failure::new(Exit::Usage, "--args takes a JSON object, such as '{\"url\":\"http://x/\"}'").into());
     }
+    let result = args.result.as_deref().map(result_in).transpose()?;
     let config = load_alone(path)?;
     let backend = build_backend(&config, &args.backend, backend_of(&config, &args.backend)?)?;
-    let result = match &args.result {
-        Some(file) => Some(std::fs::read_to_string(file).with_context(|| format!("read `{}`", file.display()))?),
-        None => None,
-    };
     let call = CallFacts { tool: args.tool.clone(), arguments: args.args.clone(), ..CallFacts::default() };
     let explanation = backend.explain(call, result.as_deref().map(str::trim));
     if args.json {
@@ -48,6 +46,15 @@ pub(super) fn run(path: &Path, args: &ExplainArgs) -> anyhow::Result<Exit> {
         describe(&explanation).iter().for_each(|line| print_line(line));
     }
     Ok(Exit::Done)
+}
+
+/// What a server could have sent: the policy is not to be blamed for anything else.
+fn result_in(file: &Path) -> anyhow::Result<String> {
+    let unusable = |why: String| Failure::new(Exit::Usage, format!("--result `{}` {why}", file.display()));
+    let bytes = std::fs::read(file).with_context(|| format!("read `{}`", file.display()))?;
+    let text = String::from_utf8(bytes).map_err(|error| unusable(format!("is no JSON object: {error}")))?;
+    check_payload(&text).map_err(|why| unusable(why.to_string()))?;
+    Ok(text)
 }
 
 fn describe(explanation: &Explanation) -> Vec<String> {

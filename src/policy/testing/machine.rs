@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use mlua::chunk::ChunkMode;
 use mlua::{Function, Lua, Table, Value, VmState};
 
+use super::given::check_payload;
 use super::subject::Subject;
 use super::{Seen, Shared, expect, views};
 use crate::core::diagnostic::Diagnostic;
@@ -174,6 +175,7 @@ impl Bench {
             return Err(format!("the fixture \"{name}\" is no file of at most {FIXTURE_MAX_BYTES} bytes"));
         }
         let text = fs::read_to_string(&path).map_err(cannot)?;
+        check_payload(&text).map_err(|unusable| format!("the fixture \"{name}\" {unusable}"))?;
         Ok(text.trim().to_owned())
     }
 }
