@@ -16,7 +16,7 @@ use super::load::Loading;
 use super::names::{NamePattern, NameSet};
 use super::results::{ContentTypes, HeaderRule, KeyRule, LimitRule, MediaRule, Otherwise, PatternRule, Rule, UriRule};
 use super::sandbox::{self, error_at_caller};
-use super::url_rule::UrlRule;
+use super::url_rule::{UrlRule, host_pattern};
 use crate::core::diagnostic::{Diagnostic, Diagnostics, suggestion};
 
 const REDACTED: &str = "[redacted]";
@@ -154,7 +154,9 @@ fn url_rule(fields: &mut Fields<'_>) -> Option<ArgumentRule> {
         rule.schemes.push(scheme.to_ascii_lowercase());
     }
     if let Some(hosts) = fields.texts("hosts") {
-        let hosts = hosts.into_iter().filter_map(|(place, host)| pattern(fields, &place, &host.to_ascii_lowercase()));
+        let hosts = hosts
+            .into_iter()
+            .filter_map(|(place, host)| host_pattern(&host).map_err(|what| fields.fault(&place, what)).ok());
         rule.hosts = Some(hosts.collect());
     }
     Some(ArgumentRule {

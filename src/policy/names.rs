@@ -31,6 +31,11 @@ impl NamePattern {
         Ok(Self { text: text.to_owned(), matcher })
     }
 
+    /// Of one name, whatever characters are in it.
+    pub fn exact(text: &str) -> Self {
+        Self { text: text.to_owned(), matcher: Matcher::Exact }
+    }
+
     pub fn matches(&self, name: &str) -> bool {
         match &self.matcher {
             Matcher::Every => true,

@@ -17,7 +17,7 @@ pub(super) struct UrlRule {
     pub scheme_is_optional: bool,
     /// Loopback, private, link-local and other addresses that the public Internet does not route, and local names.
     pub allows_private_hosts: bool,
-    /// If given, the host must match one of them. Lower case.
+    /// If given, the host must match one of them. Made by [`host_pattern`].
     pub hosts: Option<Vec<NamePattern>>,
     pub max_bytes: Option<usize>,
 }
@@ -51,6 +51,48 @@ impl UrlRule {
             _ => Ok(()),
         }
     }
+}
+
+/// A host as policies name it: a name, a glob over names, or an address with or without brackets; spelled as the parser
+/// of URLs spells it, so that the two can be compared. The error continues "'hosts[1]' …".
+pub(super) fn host_pattern(text: &str) -> Result<NamePattern, String> {
+    let bracketed = if text.starts_with('[') { text.to_owned() } else { format!("[{text}]") };
+    if let Ok(address @ Host::Ipv6(_)) = Host::parse(&bracketed) {
+        return Ok(NamePattern::exact(&address.to_string()));
+    }
+    if let Some(surplus) = surplus(text) {
+        return Err(format!("must be a host, without {surplus}, got {text:?}"));
+    }
+    let pattern = NamePattern::new(text).map_err(|what| format!("is not a valid pattern: {what}"))?;
+    let spelled = if pattern.is_plain() { spelled_name(text) } else { spelled_glob(text) }?;
+    NamePattern::new(spelled.trim_end_matches('.'))
+}
+
+/// What stands in URLs beside their host, so that no host would ever match.
+fn surplus(text: &str) -> Option<&'static str> {
+    // A glob over addresses, with the bracket as a character.
+    let is_of_addresses = text.starts_with("\\[") || text.starts_with("[[]");
+    match text {
+        _ if text.contains("://") => Some("scheme"),
+        _ if text.contains('/') => Some("path"),
+        _ if text.contains('@') => Some("user"),
+        _ if text.contains(':') && !is_of_addresses => Some("port (or an IPv6 address in full)"),
+        _ => None,
+    }
+}
+
+fn spelled_name(name: &str) -> Result<String, String> {
+    Host::parse(name).map(|host| host.to_string()).map_err(|error| format!("is not a host ({error}), got {name:?}"))
+}
+
+/// URLs have international names in their `xn--` form, which is made of whole labels.
+fn spelled_glob(glob: &str) -> Result<String, String> {
+    let labels = glob.split('.').map(|label| match Host::parse(label) {
+        _ if label.is_ascii() => Ok(label.to_ascii_lowercase()),
+        Ok(Host::Domain(name)) if NamePattern::new(label).is_ok_and(|label| label.is_plain()) => Ok(name),
+        _ => Err(format!("has a glob in an international name, which must be in its xn-- form there, got {glob:?}")),
+    });
+    Ok(labels.collect::<Result<Vec<_>, _>>()?.join("."))
 }
 
 fn is_private(host: &Host<&str>) -> bool {
@@ -211,8 +253,7 @@ mod tests {
 
     #[test]
     fn hosts_narrow_to_a_list() {
-        let hosts = ["example.com", "*.example.com"].map(|host| NamePattern::new(host).unwrap());
-        let rule = UrlRule { hosts: Some(hosts.into()), ..rule() };
+        let rule = UrlRule { hosts: Some(hosts(&["example.com", "*.example.com"])), ..rule() };
         for good in ["http://example.com", "http://EXAMPLE.com./", "https://a.b.example.com:99/"] {
             check(&rule, good, Ok(()));
         }
@@ -225,6 +266,58 @@ mod tests {
             check(&rule, bad, Err("one of the hosts"));
         }
         check(&rule, "about:blank", Ok(()));
+    }
+
+    fn hosts(hosts: &[&str]) -> Vec<NamePattern> {
+        hosts.iter().map(|host| host_pattern(host).unwrap()).collect()
+    }
+
+    #[track_caller]
+    fn check_host(host: &str, url: &str) {
+        let rule = UrlRule { hosts: Some(hosts(&[host])), allows_private_hosts: true, ..rule() };
+        check(&rule, url, Ok(()));
+        check(&rule, "http://example.org", Err("one of the hosts"));
+    }
+
+    #[test]
+    fn hosts_are_spelled_as_in_urls() {
+        for address in ["[::1]", "::1", "[0:0::1]", "0:0:0:0:0:0:0:1"] {
+            check_host(address, "http://[::1]/");
+            check_host(address, "http://[::1]:3000/");
+        }
+        check_host("::ffff:127.0.0.1", "http://[::ffff:7f00:1]/");
+        check_host("\\[fe80:*\\]", "http://[fe80::1]/");
+        check_host("[[]fe80:*[]]", "http://[fe80::1]/");
+        check_host("127.1", "http://127.0.0.1/");
+        check_host("münchen.de", "http://münchen.de/");
+        check_host("MÜNCHEN.DE", "http://xn--mnchen-3ya.de/");
+        check_host("xn--mnchen-3ya.de", "http://münchen.de/");
+        check_host("*.münchen.de", "http://www.MÜNCHEN.de/");
+        check_host("{www,*.www}.münchen.de", "http://a.www.münchen.de/");
+        check_host("Example.COM.", "http://example.com/");
+        check_host("*.example.com.", "http://a.example.com/");
+    }
+
+    #[test]
+    fn hosts_that_would_never_match_are_refused() {
+        for (host, said) in [
+            ("https://example.com", "must be a host, without scheme, got \"https://example.com\""),
+            ("*://example.com", "without scheme"),
+            ("example.com/path", "without path"),
+            ("me@example.com", "without user"),
+            ("example.com:3000", "without port"),
+            ("*.example.com:*", "without port"),
+            ("[::1]:3000", "without port"),
+            ("[fe80:*]", "an IPv6 address in full"),
+            ("mün*.de", "in its xn-- form"),
+            ("{münchen,köln}.de", "in its xn-- form"),
+            ("exa mple.com", "is not a host (invalid international domain name)"),
+            ("1.2.3.4.5", "is not a host (invalid IPv4 address)"),
+            ("a[", "is not a valid pattern: unclosed character class"),
+        ] {
+            let refused = host_pattern(host).expect_err(host);
+            assert!(refused.contains(said), "{host}: {refused}");
+        }
     }
 
     #[test]

@@ -118,6 +118,10 @@ policy.lua:5: 'schemes[1]' must be a URL scheme such as "https", got "https:"
 policy.lua:5: 'hosts[1]' is not a valid pattern: unclosed character class; missing ']'
 policy.lua:6: unknown field 'private_host' in broker.url_rule (did you mean 'private_hosts'?)
 "#);
+    assert_snapshot!(argument("broker.url_rule { schemes = { 'https' }, hosts = { 'example.com',\n  'https://example.com', 'example.com:3000' } }"), @r#"
+policy.lua:6: 'hosts[2]' must be a host, without scheme, got "https://example.com"
+policy.lua:6: 'hosts[3]' must be a host, without port (or an IPv6 address in full), got "example.com:3000"
+"#);
     assert_snapshot!(argument("broker.number_rule { min = 5, max = 1, default = 9 }"), @r#"
 policy.lua:5: 'min' is 5, more than 'max', which is 1
 policy.lua:5: 'default' is 9, outside of 'min' and 'max'

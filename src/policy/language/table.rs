@@ -255,7 +255,7 @@ static URL_RULE: Record = Record {
             Default("\"allow\""),
             "Whether this machine and private networks are allowed, as far as the URL tells.",
         ),
-        field("hosts", Kind::Texts, Optional, "Names or globs of the hosts that are allowed; without it all."),
+        field("hosts", Kind::Texts, Optional, "Names or globs of allowed hosts, no scheme or port; without it all."),
         field("max_bytes", Kind::Whole(1, u32::MAX), Optional, "The longest URL that is allowed."),
         REQUIRED,
     ],
