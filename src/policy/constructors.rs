@@ -238,7 +238,9 @@ fn redact_text(fields: &mut Fields<'_>) -> Option<Rule> {
     if pattern.is_match("") {
         fields.fault_of("pattern", "matches the empty text, so it would match everywhere");
     }
-    Some(Rule::Pattern(Arc::new(PatternRule { pattern, replace_with })))
+    let rule = PatternRule { pattern, replace_with };
+    rule.check_groups().unwrap_or_else(|what| fields.fault_of("replace_with", what));
+    Some(Rule::Pattern(Arc::new(rule)))
 }
 
 fn limit_text(fields: &mut Fields<'_>) -> Option<Rule> {

@@ -7,8 +7,10 @@
 //! - `walk.rs` reads a payload and knows which parts of a result have a meaning of their own.
 //! - `rules.rs` is what the policy asked for.
 //! - `media.rs` is an image or sound that is to be kept elsewhere, with a link in its place; by whom, the caller says.
-//! - `text.rs` changes one decoded text; `headers.rs` finds header lines in it, `inner.rs` JSON inside it.
+//! - `text.rs` changes one decoded text; `headers.rs` finds header lines in it, `inner.rs` JSON inside it, and `groups.rs`
+//!   what a replacement keeps of it.
 
+mod groups;
 mod headers;
 mod inner;
 mod media;

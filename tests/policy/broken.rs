@@ -106,6 +106,10 @@ policy.lua:5: 'pattern' is not a valid regular expression: unclosed group
 policy.lua:6: 'pattern' matches the empty text, so it would match everywhere
 policy.lua:7: 'pattern' is not a valid regular expression: Compiled regex exceeds size limit of 1048576 bytes.
 "#);
+    assert_snapshot!(results("broker.redact_text { pattern = '(a)', replace_with = '<$2>' },\nbroker.redact_text { pattern = '(a)',\n replace_with = '<$1x>' }"), @r#"
+policy.lua:5: 'replace_with' names the group '2', which 'pattern' does not have (a dollar is written '$$')
+policy.lua:7: 'replace_with' names the group '1x', which 'pattern' does not have: write '${1}x' for the group 1 and 'x'
+"#);
     assert_snapshot!(results("broker.limit_text { max_bytes = 0 },\nbroker.rewrite_uri { from_prefix = '', to_prefix = 'x', otherwise = 'hide',\n content_types = { 'image' } }"), @r#"
 policy.lua:5: 'max_bytes' must be a whole number from 1 to 4294967295, got 0
 policy.lua:6: 'otherwise' must be "keep" or "drop", got "hide"

@@ -308,7 +308,7 @@ static REDACT_TEXT: Record = Record {
             "replace_with",
             Kind::Text,
             REDACTED,
-            "What stands there instead; `$1` and `${name}` are groups of the pattern.",
+            "What stands there instead; `$1` and `${name}` are groups of the pattern, `$$` is a dollar.",
         ),
         TOOLS,
     ],
