@@ -244,8 +244,12 @@ pub(super) fn import(lua: &Lua, name: Value) -> mlua::Result<Value> {
     if Loading::of(lua).files.len() >= FILES_MAX {
         return Err(refuse(format!("a policy has at most {FILES_MAX} files")));
     }
-    let file = Loading::of(lua).find(&file).map_err(refuse)?;
-    run_file(lua, file)
+    let found = Loading::of(lua).find(&file).map_err(refuse)?;
+    match run_file(lua, found)? {
+        // It would be found much later, by whoever looks into it.
+        Value::Nil => Err(refuse(format!("{file} returns nothing: end it with 'return …'"))),
+        value => Ok(value),
+    }
 }
 
 impl Loading {
@@ -262,11 +266,11 @@ impl Loading {
         if !is_plain || file.contains(['\\', '\0']) || file.contains("./") || file == ".lua" {
             return Err("the name must be a plain path below the policy's directory".to_owned());
         }
-        let real = directory.join(relative).canonicalize().map_err(|error| error.to_string())?;
+        let shown = self.files[0].file.source.path.with_file_name("").join(relative);
+        let real = directory.join(relative).canonicalize().map_err(|error| format!("{}: {error}", shown.display()))?;
         if !real.starts_with(directory) {
             return Err("a symbolic link leads out of the policy's directory".to_owned());
         }
-        let shown = self.files[0].file.source.path.with_file_name("").join(relative);
         read(&real).map(|bytes| File::new(shown, file.to_owned(), bytes))
     }
 

@@ -158,7 +158,9 @@ fn faults_of_imports_name_their_file() {
         ("\n\nerror('no')", "a.lua:3: no"),
         ("\nlocal = 1", "a.lua:2: Expected identifier"),
         ("return broker.import('a')", "a.lua:1: import \"a\" goes round in a circle"),
-        ("return broker.import('b')", "a.lua:1: cannot import \"b\": No such file"),
+        ("return broker.import('b')", "a.lua:1: cannot import \"b\": b.lua: No such file"),
+        ("return broker.import('lib/b')", "a.lua:1: cannot import \"lib/b\": lib/b.lua: No such file"),
+        ("local names = {}", "policy.lua:1: cannot import \"a\": a.lua returns nothing: end it with 'return …'"),
     ] {
         fs::write(directory.path().join("a.lua"), text).unwrap();
         let found = faults_in(&directory);
