@@ -191,6 +191,7 @@ fn every_claim_can_fail() {
         ("p:result { tool = 'echo', fixture = '../fixture.lua' }", "is not below the directory of the test"),
         ("broker.load_policy('fixtur')", "did you mean 'fixture'?"),
         ("os.exit()", "unknown name 'os': tests see"),
+        ("exepct.allowed(1)", "unknown name 'exepct' (did you mean 'expect'?): tests see"),
         ("while true do end", "the test used more than its 10000000 steps"),
         ("while true do pcall(function() while true do end end) end", "the test used more than its 10000000 steps"),
     ];

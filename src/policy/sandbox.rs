@@ -115,8 +115,8 @@ impl Watch {
 pub(super) fn machine(watch: &Watch, install: impl FnOnce(&Lua) -> mlua::Result<()>) -> mlua::Result<Lua> {
     let lua = libraries(&[])?;
     install(&lua)?;
-    refuse_unknown_names(&lua, &lua.globals(), |_| {
-        ": policies see 'broker' and the pure functions of Lua only".to_owned()
+    refuse_unknown_names(&lua, &lua.globals(), |name| {
+        format!("{}: policies see 'broker' and the pure functions of Lua only", nearest_global(name, &["broker"]))
     })?;
     lua.set_memory_limit(memory::MAX_BYTES)?;
     limit_steps(&lua, watch);
@@ -180,6 +180,17 @@ pub(super) fn refuse_unknown_names(
     metatable.raw_set("__index", refuse)?;
     metatable.raw_set("__metatable", false)?;
     table.set_metatable(Some(metatable))
+}
+
+/// A hint for who wrote `name`, where the machine has `more` globals beside the known ones. It counts slips of the finger
+/// instead of likeness: `os` and `loadstring` are names that Lua has elsewhere, and not meant for `tostring`.
+pub(super) fn nearest_global(name: &str, more: &[&str]) -> String {
+    let slips_max = (name.chars().count() / 3).min(2);
+    let nearest = GLOBALS.iter().chain(more).map(|known| (strsim::osa_distance(name, known), known)).min();
+    match nearest {
+        Some((slips, known)) if slips <= slips_max => format!(" (did you mean '{known}'?)"),
+        _ => String::new(),
+    }
 }
 
 /// Puts the machine under `watch` from here on.

@@ -158,6 +158,9 @@ fn errors_of_lua_have_a_line() {
     assert_snapshot!(faults("\nlocal x = os.getenv('HOME')"), @r#"policy.lua:2: unknown name 'os': policies see 'broker' and the pure functions of Lua only"#);
     assert_snapshot!(faults("\n\nrequire('x')"), @r#"policy.lua:3: unknown name 'require': policies see 'broker' and the pure functions of Lua only"#);
     assert_snapshot!(faults("\nlocal x = scope.singleton"), @r#"policy.lua:2: unknown name 'scope': policies see 'broker' and the pure functions of Lua only"#);
+    assert_snapshot!(faults("\nlocal x = brokr.null"), @r#"policy.lua:2: unknown name 'brokr' (did you mean 'broker'?): policies see 'broker' and the pure functions of Lua only"#);
+    assert_snapshot!(faults("\nlocal x = strng.rep('a', 2)"), @r#"policy.lua:2: unknown name 'strng' (did you mean 'string'?): policies see 'broker' and the pure functions of Lua only"#);
+    assert_snapshot!(faults("\nlocal f = loadstring"), @r#"policy.lua:2: unknown name 'loadstring': policies see 'broker' and the pure functions of Lua only"#);
     assert_snapshot!(faults("error('no: policy')"), @r#"policy.lua:1: no: policy"#);
     assert_snapshot!(faults("\nerror({})"), @r#"policy.lua:2: policy raised an error that is no text"#);
     assert_snapshot!(faults("\nassert(false, 'because')"), @r#"policy.lua:2: because"#);

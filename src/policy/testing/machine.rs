@@ -135,8 +135,9 @@ impl TestFile {
             sandbox::refuse_unknown_names(&lua, &broker, |_| {
                 " in broker: tests see 'load_policy' and 'null'".to_owned()
             })?;
-            sandbox::refuse_unknown_names(&lua, &lua.globals(), |_| {
-                ": tests see 'broker', 'expect', 'pcall' and the pure functions of Lua only".to_owned()
+            sandbox::refuse_unknown_names(&lua, &lua.globals(), |name| {
+                let hint = sandbox::nearest_global(name, &["broker", "expect", "pcall"]);
+                format!("{hint}: tests see 'broker', 'expect', 'pcall' and the pure functions of Lua only")
             })?;
             lua.sandbox(true)?;
             let returned: Value = lua.load(&self.text[..]).set_name(CHUNK).set_mode(ChunkMode::Text).eval()?;
