@@ -2,6 +2,7 @@
 
 mod input;
 mod outcome;
+mod reply;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use bytes::Bytes;
 use tokio::time::Sleep;
 
 use self::input::{Question, Round, Step};
+pub use self::reply::Reply;
 use super::decisions::{Decider, Later, facts};
 use super::fault::Fault;
 use super::undecided::Asking;
@@ -21,11 +23,9 @@ use crate::core::lifecycle::Refusal;
 use crate::events::What;
 use crate::link::{Caller, CanAnswer, Extension, InFlight, Link, Loss, NotSent, Outbox, Outcome};
 use crate::policy::{CallVerdict, DriftRule, Judged, ToolPlan};
-use crate::protocol::answer::{Answer, Passage};
 use crate::protocol::call::{CallRequest, Crossing, Outbound, Subject, modern_metadata};
 use crate::protocol::error::{RpcError, shown};
 use crate::protocol::logging::LogLevel;
-use crate::protocol::raw::Pieces;
 use crate::protocol::version::{Era, meta};
 use crate::snapshot::{Backend, OutputSchema, Reach};
 use crate::supervisor::{Acquired, Granted, InstanceKey, Refused, ScopeKey, Slot, Waiter};
@@ -56,34 +56,6 @@ pub enum CallEvent {
     /// Nothing for `QUIET_AFTER`.
     Quiet,
     Ended(Reply),
-}
-
-/// How a call ends.
-#[derive(Debug)]
-pub enum Reply {
-    /// The server's response, with the client's id; `error` is the code of one.
-    Answer {
-        message: Pieces,
-        error: Option<i64>,
-    },
-    Fault(Fault),
-    /// The same of a request that is no call of a tool.
-    Error(RpcError),
-}
-
-impl Reply {
-    pub(super) fn of(answer: &Answer, id: &Bytes, payload: Option<String>, passage: Passage) -> Self {
-        Self::Answer { message: answer.reply(id, payload, passage), error: answer.error_code(passage) }
-    }
-
-    /// The code of a JSON-RPC error.
-    pub fn error_code(&self) -> Option<i64> {
-        match self {
-            Self::Answer { error, .. } => *error,
-            Self::Error(error) => Some(error.code),
-            Self::Fault(_) => None,
-        }
-    }
 }
 
 /// A call under way. Dropping it is the caller's going away: a queued call leaves the queue; a running one is
