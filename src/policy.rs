@@ -40,12 +40,12 @@ mod url_rule;
 
 pub use arguments::{ArgumentRules, Denied};
 pub use decide::{
-    CallFacts, CallVerdict, ClientName, Judged, PolicyFailure, RequestFacts, ResultVerdict, ScopeVerdict,
+    CallFacts, CallVerdict, ClientName, Judged, PolicyFailure, RequestFacts, ResultVerdict, ScopeVerdict, decided_by,
 };
 pub use frozen::{DriftRule, OnCancel, Policy, QueueRules, Scope, ToolPlan};
 pub use hooks::threads_abandoned;
 pub use load::load;
 pub use output_schema::{OutputSchema, Unfit};
-pub use results::{Keep, Link, Media, MediaKind, PayloadKind, ResultRules, RuleFailure};
+pub use results::{Acted, Keep, Link, Media, MediaKind, PayloadKind, ResultRules, RuleFailure};
 pub use schema::InputSchema;
 pub use structured::{Fitting, fitting};

@@ -208,14 +208,17 @@ fn what_a_hook_fails_on_never_leaves() {
 #[test]
 fn a_hook_withholds_with_a_reason_and_cannot_undo_a_redaction() {
     let broker = start(Backend::session("fixture").policy(
-        "results = { broker.redact_text { pattern = 'hunter2' } }, on_result = { echo = function(call, result)\nif call.arguments.text == 'login' then result:withhold('a login page') else result.content[1]:set_text('again hunter2') end end },",
+        "results = { broker.redact_text { pattern = 'hunter2' } },\non_result = { echo = function(call, result)\nif call.arguments.text == 'login' then result:withhold('a login page') else result.content[1]:set_text('again hunter2') end end },",
     ));
     let session = Session::new(&broker, "fixture");
     let reply = session.call("echo", &json!({"text": "login"}));
     assert_eq!(reply.refusal(), "denied");
     assert_eq!(reply.text(), "The tool ran, but its result was withheld by the policy of 'fixture': a login page");
-    check_told(&broker, "result_withheld", "echo", "policies/fixture.lua:7");
+    check_told(&broker, "result_withheld", "echo", "policies/fixture.lua:8");
     assert_eq!(session.call("echo", &json!({"text": "x"})).text(), "again [redacted]");
+    let told = events(&broker, "result_rewritten").pop().expect("both have changed it");
+    let by: Vec<&str> = told["rule"].as_str().unwrap().split(", ").collect();
+    assert!(by.len() == 2 && by[0].ends_with("fixture.lua:8") && by[1].ends_with("fixture.lua:7"), "{by:?}");
     broker.finish();
 }
 

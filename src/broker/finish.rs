@@ -10,13 +10,13 @@ use super::decisions::{Decider, withheld};
 use super::resources::Shelf;
 use super::ruled::ruled_around;
 use crate::events::What;
-use crate::policy::{Media, OutputSchema, PayloadKind, ToolPlan, fitting};
+use crate::policy::{Acted, Media, OutputSchema, PayloadKind, ToolPlan, decided_by, fitting};
 use crate::protocol::answer::{Answer, Passage};
 
 /// Results from this length on, in bytes, are rewritten off the runtime's threads.
 const ASIDE_LEN: usize = 128 * 1024;
 
-/// The rules over one answer have this name in events; they have no lines of their own yet.
+/// The name in events of all rules over one answer, where they failed on it together.
 const RULES: &str = "results";
 
 /// Everything that an answer goes through, in one piece that can be handed to another thread.
@@ -64,13 +64,15 @@ impl Finish {
         let current = hooked.payload.as_deref().unwrap_or(answer.payload());
         let mut keep = |media: &Media<'_>| self.shelf.as_ref()?.keep(media);
         let rules = &self.plan.results;
-        let ruled = rules.apply_keeping(current, kind, &mut keep);
-        let (ruled, around) = match ruled.and_then(|ruled| Ok((ruled, ruled_around(rules, answer)?))) {
+        let mut acted = Acted::default();
+        let ruled = rules.apply_telling(current, kind, &mut keep, &mut acted);
+        let (ruled, around) = match ruled.and_then(|ruled| Ok((ruled, ruled_around(rules, answer, &mut acted)?))) {
             Ok(both) => both,
             Err(failure) => return withheld(&self.decider, Some(RULES.to_owned()), &failure),
         };
         let has_ruled = ruled.is_some() || around.is_some();
-        let rule = hooked.rule.or(has_ruled.then(|| RULES.to_owned()));
+        let rules_that_did = rules.places(acted).filter(|_| has_ruled);
+        let rule = decided_by(hooked.rule.as_deref().into_iter().chain(rules_that_did));
         let mut payload = ruled.or(hooked.payload);
         if let (Some(schema), false) = (&self.output, answer.is_error)
             && let Some(changed) = payload.take()

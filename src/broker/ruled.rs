@@ -6,7 +6,7 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::Common;
-use crate::policy::{PayloadKind, ResultRules, RuleFailure};
+use crate::policy::{Acted, PayloadKind, ResultRules, RuleFailure};
 use crate::protocol::answer::Answer;
 use crate::protocol::call::parse_text;
 use crate::protocol::envelope::{Message, strangers};
@@ -41,7 +41,7 @@ pub(super) fn ruled(rules: &ResultRules, backend: &str, message: Bytes) -> Resul
         // An answer goes through `finish.rs`.
         Message::Response { .. } => return Err(Withheld::of(backend, None, &"a response to nothing")),
     };
-    match edits_of(rules, text, &said, params) {
+    match edits_of(rules, text, &said, params, &mut Acted::default()) {
         Ok(edits) => Ok(edited(message, edits)),
         Err(failure) => Err(Withheld::of(backend, question, &failure)),
     }
@@ -49,12 +49,16 @@ pub(super) fn ruled(rules: &ResultRules, backend: &str, message: Bytes) -> Resul
 
 /// What the rules make of a response beside its payload: of members that JSON-RPC gives no meaning, and that a client may
 /// show all the same. `None` if they change nothing.
-pub(super) fn ruled_around(rules: &ResultRules, answer: &Answer) -> Result<Option<Answer>, RuleFailure> {
+pub(super) fn ruled_around(
+    rules: &ResultRules,
+    answer: &Answer,
+    acted: &mut Acted,
+) -> Result<Option<Answer>, RuleFailure> {
     if rules.is_empty() || !answer.has_strangers() {
         return Ok(None);
     }
     let (text, response) = parse_text(answer.line()).map_err(|_| RuleFailure::NotJson { at: 0 })?;
-    let edits = edits_of(rules, text, &response, None)?;
+    let edits = edits_of(rules, text, &response, None, acted)?;
     if edits.is_empty() {
         return Ok(None);
     }
@@ -71,16 +75,18 @@ fn edits_of(
     text: &str,
     message: &Message<'_>,
     params: Option<&str>,
+    acted: &mut Acted,
 ) -> Result<Vec<Edit>, RuleFailure> {
+    let mut apply = |payload: &str, kind| rules.apply_telling(payload, kind, &mut |_| None, acted);
     let mut edits = Vec::new();
     if let Some(params) = params
-        && let Some(new) = rules.apply(params, PayloadKind::Params)?
+        && let Some(new) = apply(params, PayloadKind::Params)?
     {
         edits.push((span(text, params), new));
     }
     let strangers = strangers(text, message).map_err(|_| RuleFailure::NotJson { at: 0 })?;
     // Together, because rules go by names beside values too.
-    let Some(new) = rules.apply(&object(strangers.clone()), PayloadKind::Unknown)? else { return Ok(edits) };
+    let Some(new) = apply(&object(strangers.clone()), PayloadKind::Unknown)? else { return Ok(edits) };
     let new = entries(&new).map_err(|_| RuleFailure::NotJson { at: 0 })?;
     let are_the_same = new.iter().map(|(key, _)| key).eq(strangers.iter().map(|(key, _)| key));
     for (at, (_, value)) in strangers.iter().enumerate() {

@@ -8,6 +8,7 @@ use super::constructors::{Built, mention, mentions};
 use super::fields::{Fields, shown};
 use super::frozen::{DriftRule, OnCancel, QueueRules, Scope, ToolRules, ToolSettings, ToolsAndRule};
 use super::hooks::Declarations;
+use super::results::PlacedRule;
 
 /// The version of the policy language.
 const API: u32 = 1;
@@ -161,7 +162,10 @@ fn results(fields: &mut Fields<'_>) -> Vec<ToolsAndRule> {
     let mut rules = Vec::new();
     for (place, value) in fields.list("results").unwrap_or_default() {
         match Built::of(&value) {
-            Some(Built::Result { tools, rule }) => rules.push(ToolsAndRule { tools, rule }),
+            Some(Built::Result { tools, rule }) => {
+                let place = format!("{}:{}", fields.file().display(), place.line).into();
+                rules.push(ToolsAndRule { tools, placed: PlacedRule { place, rule } });
+            }
             Some(Built::Faulty) => {}
             _ => {
                 let got = shown(&value);

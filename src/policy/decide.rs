@@ -92,6 +92,25 @@ pub enum ScopeVerdict {
     Failed(Diagnostic),
 }
 
+/// Between the names of what decided together.
+const BETWEEN_NAMES: &str = ", ";
+
+/// The names of what decided together: a hook and then rules, or several rules.
+pub fn decided_by(names: impl IntoIterator<Item = impl AsRef<str>>) -> Option<String> {
+    let mut all = String::new();
+    for name in names {
+        let between = if all.is_empty() { "" } else { BETWEEN_NAMES };
+        all.push_str(between);
+        all.push_str(name.as_ref());
+    }
+    (!all.is_empty()).then_some(all)
+}
+
+/// The single names of [`decided_by`].
+pub(super) fn names_of(decided: &str) -> impl Iterator<Item = &str> {
+    decided.split(BETWEEN_NAMES)
+}
+
 /// Why a policy came to no verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PolicyFailure {
@@ -219,9 +238,10 @@ impl ToolPlan {
         let ResultVerdict::Pass { payload: hooked } = asked.verdict else { return asked };
         let ruled = judge_result_by_rules(&self.results, hooked.as_deref().map_or(&payload[..], str::as_bytes));
         let (verdict, rule) = match ruled.verdict {
-            ResultVerdict::Pass { payload } => {
-                (ResultVerdict::Pass { payload: payload.or(hooked) }, asked.rule.or(ruled.rule))
-            }
+            ResultVerdict::Pass { payload } => (
+                ResultVerdict::Pass { payload: payload.or(hooked) },
+                decided_by(asked.rule.into_iter().chain(ruled.rule)),
+            ),
             failed => (failed, ruled.rule),
         };
         Judged { verdict, steps: asked.steps, rule }

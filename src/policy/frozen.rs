@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::arguments::ArgumentRules;
 use super::hooks::{Hook, Hooks, Kind};
 use super::names::NamePattern;
-use super::results::{ResultRules, Rule};
+use super::results::{PlacedRule, ResultRules, Rule};
 use crate::core::diagnostic::{Diagnostic, suggestion};
 use crate::core::digest::Digest;
 
@@ -112,7 +112,7 @@ pub(super) struct ToolSettings {
 #[derive(Clone, Debug)]
 pub(super) struct ToolsAndRule {
     pub tools: Option<Vec<Mention>>,
-    pub rule: Rule,
+    pub placed: PlacedRule,
 }
 
 /// A tool pattern, and where the policy mentions it.
@@ -132,12 +132,12 @@ impl Policy {
         allowed && !any_matches(&self.tools.exclude, tool)
     }
 
-    /// The names by which verdicts tell what decided, of everything in the file that can: places of argument rules and
-    /// hooks, and `results` for the rules for results together.
+    /// The names by which verdicts tell what decided, of everything in the file that can: places of argument rules, hooks
+    /// and rules for results.
     pub fn rule_names(&self) -> Vec<String> {
         let arguments = self.tools.settings.iter().flat_map(|settings| settings.arguments.places());
         let hooks = self.hooks.iter().flat_map(|hooks| hooks.mentions()).map(Mention::place);
-        let results = (!self.results.is_empty()).then(|| "results".to_owned());
+        let results = self.results.iter().map(|result| result.placed.place.to_string());
         let mut names: Vec<String> = arguments.map(str::to_owned).chain(hooks).chain(results).collect();
         let mut known = std::collections::HashSet::new();
         names.retain(|name| known.insert(name.clone()));
@@ -214,7 +214,7 @@ impl Policy {
 
     /// Whether large images or sounds of any tool become links, which somebody must serve then.
     pub fn links_media(&self) -> bool {
-        self.results.iter().any(|result| matches!(result.rule, Rule::Media(_)))
+        self.results.iter().any(|result| matches!(result.placed.rule, Rule::Media(_)))
     }
 
     /// One fault for each pattern that matches none of the catalog's tools, and for each hook that no call can reach.
@@ -260,7 +260,7 @@ impl Policy {
         if self.results.iter().filter(is_for).all(|result| result.tools.is_none()) {
             return self.results_for_all.clone();
         }
-        self.results.iter().filter(is_for).map(|result| result.rule.clone()).collect()
+        self.results.iter().filter(is_for).map(|result| result.placed.clone()).collect()
     }
 }
 

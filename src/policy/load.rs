@@ -373,7 +373,7 @@ fn freeze(path: &Path, loading: &Loading, backend: Backend, load_steps: u32) -> 
         max_concurrency: backend.max_concurrency,
         on_cancel: backend.on_cancel,
         drift: backend.drift,
-        results_for_all: for_all.map(|result| result.rule.clone()).collect(),
+        results_for_all: for_all.map(|result| result.placed.clone()).collect(),
         tools: backend.tools,
         results: backend.results,
         hooks,

@@ -22,8 +22,11 @@ use std::sync::Arc;
 
 pub(super) use self::headers::HeaderRule;
 pub use self::media::{Keep, Link, Media, MediaKind};
+pub use self::rules::Acted;
 use self::rules::RuleSet;
-pub(super) use self::rules::{ContentTypes, KeyRule, LimitRule, MediaRule, Otherwise, PatternRule, Rule, UriRule};
+pub(super) use self::rules::{
+    ContentTypes, KeyRule, LimitRule, MediaRule, Otherwise, PatternRule, PlacedRule, Rule, UriRule,
+};
 
 /// The rules for payloads of one kind of origin. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -60,7 +63,7 @@ impl ResultRules {
 
     /// Images and sounds from this size on, in bytes, may have to be kept elsewhere; `None`: none ever.
     pub fn keeps_media_from(&self) -> Option<u64> {
-        self.0.media.iter().map(|rule| rule.when_bytes_over.saturating_add(1)).min()
+        self.0.media.iter().map(|nth| nth.rule.when_bytes_over.saturating_add(1)).min()
     }
 
     /// [`Self::apply_keeping`] for a caller that has nowhere to keep anything.
@@ -81,12 +84,29 @@ impl ResultRules {
         kind: PayloadKind,
         keep: &mut Keep<'_>,
     ) -> Result<Option<String>, RuleFailure> {
-        if self.is_empty() { Ok(None) } else { walk::rewrite(&self.0, payload, kind, keep) }
+        self.apply_telling(payload, kind, keep, &mut Acted::default())
+    }
+
+    /// [`Self::apply_keeping`], which notes the rules that wanted something changed.
+    pub fn apply_telling(
+        &self,
+        payload: &str,
+        kind: PayloadKind,
+        keep: &mut Keep<'_>,
+        acted: &mut Acted,
+    ) -> Result<Option<String>, RuleFailure> {
+        if self.is_empty() { Ok(None) } else { walk::rewrite(&self.0, payload, kind, keep, acted) }
+    }
+
+    /// Where the rules stand that acted: `policies/x.lua:14`.
+    pub fn places(&self, acted: Acted) -> impl Iterator<Item = &str> {
+        let places = self.0.places.iter().enumerate();
+        places.filter(move |(number, _)| acted.has(*number)).map(|(_, place)| &**place)
     }
 }
 
-impl FromIterator<Rule> for ResultRules {
-    fn from_iter<I: IntoIterator<Item = Rule>>(rules: I) -> Self {
+impl FromIterator<PlacedRule> for ResultRules {
+    fn from_iter<I: IntoIterator<Item = PlacedRule>>(rules: I) -> Self {
         Self(Arc::new(rules.into_iter().collect()))
     }
 }

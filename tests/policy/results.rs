@@ -1,6 +1,6 @@
 //! What result rules change, and that they change nothing else. The rules come from Lua, as an operator writes them.
 
-use lazy_mcp_broker::policy::{PayloadKind, Policy, ResultRules, RuleFailure, load};
+use lazy_mcp_broker::policy::{Acted, PayloadKind, Policy, ResultRules, RuleFailure, load};
 
 use crate::directory_with;
 
@@ -313,4 +313,38 @@ fn what_is_not_json_is_never_passed_on() {
     }
     let deep = format!("{}{}", "[".repeat(500), "]".repeat(500));
     assert!(matches!(rules.apply(&deep, PayloadKind::Result), Err(RuleFailure::TooDeep { .. })));
+}
+
+/// The lines of the rules that acted, by their last figures.
+#[track_caller]
+fn check_acted(rules: &ResultRules, payload: &str, lines: &[&str]) {
+    let mut acted = Acted::default();
+    let outcome = rules.apply_telling(payload, PayloadKind::Result, &mut |_| None, &mut acted).unwrap();
+    assert_eq!(outcome.is_some(), !lines.is_empty(), "{payload}");
+    let places: Vec<&str> = rules.places(acted).map(|place| place.rsplit_once(':').unwrap().1).collect();
+    assert_eq!(places, lines, "{payload}");
+}
+
+#[test]
+fn each_rule_that_acts_is_told_by_its_line() {
+    let rules = rules(
+        "\nbroker.redact_keys { keys = { 'cookie' } },\nbroker.redact_headers_in_text { names = { 'x-key' } },\nbroker.redact_text { pattern = 'secret' },\nbroker.limit_text { max_bytes = 40 },\nbroker.rewrite_uri { from_prefix = 'file:', to_prefix = 'x:', otherwise = 'drop' },\nbroker.image_to_link { when_bytes_over = 1 },\nbroker.redact_keys { keys = { 'token' } },\n",
+    );
+    let text = |text: &str| format!(r#"{{"content":[{{"type":"text","text":{}}}]}}"#, serde_json::Value::from(text));
+    check_acted(&rules, &text("nothing"), &[]);
+    check_acted(&rules, r#"{"structuredContent":{"cookie":"x"}}"#, &["2"]);
+    check_acted(&rules, r#"{"structuredContent":[{"name":"token","value":"x"}]}"#, &["8"]);
+    check_acted(&rules, &text(r#"{"cookie":"x"}"#), &["2"]);
+    check_acted(&rules, &text("x-key: 1 and a secret"), &["3"]);
+    check_acted(&rules, &text("a secret"), &["4"]);
+    check_acted(&rules, &text(&"secret ".repeat(20)), &["4", "5"]);
+    for uri in ["file:a", "https://a"] {
+        check_acted(&rules, &format!(r#"{{"content":[{{"type":"resource_link","uri":"{uri}"}}]}}"#), &["6"]);
+    }
+    check_acted(&rules, r#"{"content":[{"type":"image","data":"iVBORw0K"}]}"#, &["7"]);
+    check_acted(
+        &rules,
+        r#"{"a":{"cookie":"x","token":"y"},"content":[{"type":"text","text":"secret"}]}"#,
+        &["2", "4", "8"],
+    );
 }

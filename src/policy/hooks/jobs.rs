@@ -16,9 +16,11 @@ use super::views::{CallView, check_size, request as request_view};
 use super::{At, Hook};
 use crate::core::diagnostic::Diagnostic;
 use crate::core::scope_key::is_scope_key;
-use crate::policy::decide::{CallFacts, CallVerdict, Judged, PolicyFailure, RequestFacts, ResultVerdict, ScopeVerdict};
+use crate::policy::decide::{
+    CallFacts, CallVerdict, Judged, PolicyFailure, RequestFacts, ResultVerdict, ScopeVerdict, decided_by,
+};
 use crate::policy::frozen::ToolPlan;
-use crate::policy::results::{Link, PayloadKind, ResultRules, RuleFailure};
+use crate::policy::results::{Acted, Link, PayloadKind, ResultRules, RuleFailure};
 use crate::policy::schema::InputSchema;
 
 /// Verdicts that can be a failure.
@@ -170,13 +172,14 @@ impl ResultJob {
 
 /// For who asks what would become of a result: media that would be kept elsewhere are linked to nowhere.
 pub(in crate::policy) fn judge_result_by_rules(rules: &ResultRules, payload: &[u8]) -> Judged<ResultVerdict> {
+    let mut acted = Acted::default();
     let applied = match std::str::from_utf8(payload) {
-        Ok(text) => rules.apply_keeping(text, PayloadKind::Result, &mut |_| Some(nowhere())),
+        Ok(text) => rules.apply_telling(text, PayloadKind::Result, &mut |_| Some(nowhere()), &mut acted),
         Err(fault) => Err(RuleFailure::NotJson { at: fault.valid_up_to() }),
     };
     match applied {
         Ok(None) => Judged::by_rules(ResultVerdict::Pass { payload: None }, None),
-        Ok(payload) => Judged::by_rules(ResultVerdict::Pass { payload }, Some("results".to_owned())),
+        Ok(payload) => Judged::by_rules(ResultVerdict::Pass { payload }, decided_by(rules.places(acted))),
         Err(failure) => {
             Judged::by_rules(ResultVerdict::Failed(PolicyFailure::Rules(failure)), Some("results".to_owned()))
         }

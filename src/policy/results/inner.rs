@@ -2,7 +2,7 @@
 
 use memchr::memchr;
 
-use super::rules::RuleSet;
+use super::rules::{Acted, RuleSet};
 use super::walk::Walk;
 use crate::policy::edits::Edits;
 
@@ -16,7 +16,7 @@ const REREAD_MAX: usize = 8;
 /// Redacts members by key in every object that the text contains; `None` if there is nothing to redact.
 ///
 /// An object that breaks off, because the server cut its output, is redacted as far as it goes.
-pub(super) fn redact(rules: &RuleSet, text: &str, inside_texts: usize) -> Option<String> {
+pub(super) fn redact(rules: &RuleSet, text: &str, inside_texts: usize, acted: &mut Acted) -> Option<String> {
     if inside_texts > TEXTS_MAX || !rules.parses_json_text {
         return None;
     }
@@ -31,6 +31,7 @@ pub(super) fn redact(rules: &RuleSet, text: &str, inside_texts: usize) -> Option
         };
         budget = budget.saturating_sub(reached - start);
         at = if outcome.is_ok() || budget == 0 { reached.max(start + 1) } else { start + 1 };
+        acted.join(walk.acted);
         edits.append(walk.edits);
     }
     edits.apply_merged(text)

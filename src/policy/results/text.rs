@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::inner;
-use super::rules::{LimitRule, PatternRule, RuleSet, TextRule};
+use super::rules::{Acted, LimitRule, Nth, PatternRule, RuleSet, TextRule};
 
 /// What a text is to the message.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -14,12 +14,12 @@ pub(super) enum Place {
 }
 
 /// `None` if the rules leave the text as it is. JSON inside it is redacted first, while it is still JSON.
-pub(super) fn rewrite(rules: &RuleSet, text: &str, place: Place) -> Option<String> {
+pub(super) fn rewrite(rules: &RuleSet, text: &str, place: Place, acted: &mut Acted) -> Option<String> {
     let mut now = Cow::Borrowed(text);
-    if let Some(new) = inner::redact(rules, text, 1) {
+    if let Some(new) = inner::redact(rules, text, 1, acted) {
         now = Cow::Owned(new);
     }
-    for rule in &rules.texts {
+    for Nth { number, rule } in &rules.texts {
         let new = match rule {
             TextRule::Headers(rule) => rule.redact(&now),
             TextRule::Pattern(rule) => rule.redact(&now),
@@ -27,6 +27,7 @@ pub(super) fn rewrite(rules: &RuleSet, text: &str, place: Place) -> Option<Strin
             TextRule::Limit(_) => None,
         };
         if let Some(new) = new {
+            acted.note(*number);
             now = Cow::Owned(new);
         }
     }

@@ -1,9 +1,10 @@
 //! One pass over a payload: finds what the rules look at and collects the replacements.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::media::{Keep, Media, MediaKind};
-use super::rules::{ContentTypes, KeyRule, RuleSet, UriVerdict};
+use super::rules::{Acted, ContentTypes, KeyRule, Nth, RuleSet, UriVerdict};
 use super::{PayloadKind, RuleFailure, inner, text};
 use crate::policy::edits::{Edits, Mark};
 use crate::policy::json::{self, Cursor, Malformed, RawString};
@@ -16,6 +17,7 @@ pub(super) fn rewrite(
     payload: &str,
     kind: PayloadKind,
     keep: &mut Keep<'_>,
+    acted: &mut Acted,
 ) -> Result<Option<String>, RuleFailure> {
     let area = match kind {
         PayloadKind::Result | PayloadKind::Params => Area::Protocol,
@@ -29,6 +31,7 @@ pub(super) fn rewrite(
     if !walk.json.is_at_end() {
         return Err(RuleFailure::NotJson { at: walk.json.at });
     }
+    acted.join(walk.acted);
     walk.edits.apply(payload).map_err(|_| RuleFailure::Conflict)
 }
 
@@ -51,6 +54,7 @@ pub(super) struct Walk<'a> {
     rules: &'a RuleSet,
     pub json: Cursor<'a>,
     pub edits: Edits<'a>,
+    pub acted: Acted,
     /// Members of the open objects that wait for a later member to say what they are.
     deferred: Vec<Deferred>,
     /// 0 in the payload itself; how many texts the JSON stands in, otherwise.
@@ -77,7 +81,7 @@ enum Deferred {
 #[derive(Default)]
 struct Seen<'a> {
     /// The rule for the key that a `name` member spells.
-    named: Option<&'a KeyRule>,
+    named: Option<&'a Nth<Arc<KeyRule>>>,
     types: ContentTypes,
     media: Option<MediaKind>,
     is_other: bool,
@@ -105,7 +109,8 @@ enum Fate {
 
 impl<'a> Walk<'a> {
     fn new(rules: &'a RuleSet, json: Cursor<'a>, inside_texts: usize) -> Self {
-        Self { rules, json, edits: Edits::default(), deferred: Vec::new(), inside_texts, keep: None, member_at: 0 }
+        let (edits, acted) = (Edits::default(), Acted::default());
+        Self { rules, json, edits, acted, deferred: Vec::new(), inside_texts, keep: None, member_at: 0 }
     }
 
     /// Reads a value that starts in the middle of a text. What was found before a fault stays in `edits`.
@@ -197,14 +202,16 @@ impl<'a> Walk<'a> {
     }
 
     /// `true`, `false` and `null` tell nothing and stay.
-    fn redact_value(&mut self, rule: &'a KeyRule) -> Result<(), Malformed> {
-        let start = self.json.at;
+    fn redact_value(&mut self, nth: &'a Nth<Arc<KeyRule>>) -> Result<(), Malformed> {
+        let (start, rule) = (self.json.at, &*nth.rule);
         let Ok(span) = self.json.value() else {
             // Only JSON in a text may break off; there the rest of it goes.
+            self.acted.note(nth.number);
             self.edits.replace(start..self.json.text().len(), rule.replacement.as_str());
             return Err(Malformed { at: self.json.text().len(), too_deep: false });
         };
         if !matches!(&self.json.text()[span.clone()], "true" | "false" | "null") {
+            self.acted.note(nth.number);
             self.edits.replace(span, rule.replacement.as_str());
         }
         Ok(())
@@ -215,7 +222,7 @@ impl<'a> Walk<'a> {
             if key.eq_ignore_ascii_case("name") && self.json.peek() == Some(b'"') {
                 let raw = self.json.string()?;
                 let name = self.json.decode(&raw)?;
-                seen.named = seen.named.or(self.rules.key_rule(&name, self.inside_texts > 0).map(|rule| &**rule));
+                seen.named = seen.named.or(self.rules.key_rule(&name, self.inside_texts > 0));
                 return self.text(&raw, text::Place::Anywhere);
             } else if key.eq_ignore_ascii_case("value") {
                 return self.deferred_value(area);
@@ -294,11 +301,12 @@ impl<'a> Walk<'a> {
         for at in deferred_before..deferred_until {
             match self.deferred[at].clone() {
                 Deferred::Value(span) => {
-                    if let Some(rule) = seen
+                    if let Some(nth) = seen
                         .named
                         .filter(|_| !matches!(self.json.text().get(span.clone()), Some("true" | "false" | "null")))
                     {
-                        self.edits.replace_whole(mark, span, rule.replacement.as_str());
+                        self.acted.note(nth.number);
+                        self.edits.replace_whole(mark, span, nth.rule.replacement.as_str());
                     }
                 }
                 Deferred::Data(raw) => {
@@ -329,9 +337,8 @@ impl<'a> Walk<'a> {
         let Some(kind) = seen.media.filter(|_| !seen.is_other) else { return Ok(()) };
         let mime_type = mime_type.as_ref().map(|raw| self.json.decode(raw)).transpose()?;
         let media = Media::new(kind, mime_type.unwrap_or("application/octet-stream".into()), self.json.decode(data)?);
-        if !self.rules.keeps(&media) {
-            return Ok(());
-        }
+        let Some(number) = self.rules.keeps(&media) else { return Ok(()) };
+        self.acted.note(number);
         match self.keep.as_mut().and_then(|keep| keep(&media)) {
             None => self.edits.replace_whole(mark, object, media.not_kept_item()),
             Some(link) if *is_odd => self.edits.replace_whole(mark, object, media.link_item(&link)),
@@ -347,9 +354,14 @@ impl<'a> Walk<'a> {
         let uri = self.json.decode(raw)?;
         match self.rules.judge_uri(&uri, item) {
             UriVerdict::Keep => return self.text(raw, text::Place::Anywhere),
-            UriVerdict::Drop => *fate = Fate::Dropped,
-            UriVerdict::Rewrite(rewritten) => {
-                let rewritten = text::rewrite(self.rules, &rewritten, text::Place::Anywhere).unwrap_or(rewritten);
+            UriVerdict::Drop(number) => {
+                self.acted.note(number);
+                *fate = Fate::Dropped;
+            }
+            UriVerdict::Rewrite(number, rewritten) => {
+                self.acted.note(number);
+                let rewritten =
+                    text::rewrite(self.rules, &rewritten, text::Place::Anywhere, &mut self.acted).unwrap_or(rewritten);
                 self.edits.replace(raw.with_quotes(), json::quote(&rewritten));
             }
         }
@@ -362,8 +374,8 @@ impl<'a> Walk<'a> {
         }
         let decoded = self.json.decode(raw)?;
         let rewritten = match self.inside_texts {
-            0 => text::rewrite(self.rules, &decoded, place),
-            depth => inner::redact(self.rules, &decoded, depth + 1),
+            0 => text::rewrite(self.rules, &decoded, place, &mut self.acted),
+            depth => inner::redact(self.rules, &decoded, depth + 1, &mut self.acted),
         };
         if let Some(rewritten) = rewritten {
             self.edits.replace(raw.with_quotes(), json::quote(&rewritten));

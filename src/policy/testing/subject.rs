@@ -8,8 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::core::diagnostic::suggestion;
+use crate::policy::decide::names_of;
 use crate::policy::{
-    CallFacts, CallVerdict, InputSchema, Judged, OutputSchema, PayloadKind, Policy, ResultVerdict, Unfit, fitting,
+    Acted, CallFacts, CallVerdict, InputSchema, Judged, OutputSchema, PayloadKind, Policy, ResultVerdict, Unfit,
+    decided_by, fitting,
 };
 
 /// A backend as far as its policy is concerned.
@@ -138,17 +140,23 @@ impl Subject {
 
     /// The `error` of a JSON-RPC response to a call of `tool`.
     pub fn judge_error(&self, tool: &str, payload: &str) -> PayloadSeen {
-        let ruled = self.policy.plan(tool).results.apply(payload, PayloadKind::Error);
+        let rules = self.policy.plan(tool).results;
+        let mut acted = Acted::default();
+        let ruled = rules.apply_telling(payload, PayloadKind::Error, &mut |_| None, &mut acted);
         let is_rewritten = matches!(&ruled, Ok(Some(_)));
         let verdict = match ruled {
             Ok(new) => Ok(new.unwrap_or_else(|| payload.to_owned())),
             Err(failure) => Err(Refusal::Failed(failure.to_string())),
         };
-        let rule = (is_rewritten || verdict.is_err()).then(|| "results".to_owned());
-        PayloadSeen { verdict, is_rewritten, unfit: None, reached: rule.iter().cloned().collect(), rule, steps: 0 }
+        let rule = match &verdict {
+            Ok(_) => decided_by(rules.places(acted).filter(|_| is_rewritten)),
+            Err(_) => Some("results".to_owned()),
+        };
+        PayloadSeen { verdict, is_rewritten, unfit: None, reached: reached(rule.as_ref(), None, 0), rule, steps: 0 }
     }
 }
 
 fn reached(rule: Option<&String>, hook: Option<String>, steps: u32) -> Vec<String> {
-    rule.cloned().into_iter().chain(hook.filter(|_| steps > 0)).collect()
+    let decided = rule.into_iter().flat_map(|rule| names_of(rule)).map(str::to_owned);
+    decided.chain(hook.filter(|_| steps > 0)).collect()
 }
