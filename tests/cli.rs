@@ -281,3 +281,16 @@ fn a_taken_port_is_told() {
     assert_eq!(session.call("echo", &json!({"text": "x"})).text(), "x", "the first goes on serving");
     broker.finish();
 }
+
+#[test]
+fn a_probe_calls_what_clients_see() {
+    for (tool, code, said) in [("ehco", 3, "did you mean 'echo'?"), ("task_only", 3, "'task_only'"), ("echo", 0, "")] {
+        let probed =
+            Backend::singleton("fixture").list_flags("--more").toml(&format!("probe = {{ tool = '{tool}' }}\n"));
+        let checked = run(&config(&Setup::new().backend(probed).write_whole()), &["check"]);
+        assert_eq!(checked.code, Some(code), "{tool}: {checked:#?}");
+        let told = format!("names '{tool}', which clients do not see");
+        assert_eq!(checked.stderr.contains(&told), code == 3, "{tool}: {checked:#?}");
+        assert!(checked.stderr.contains(said), "{tool}: {checked:#?}");
+    }
+}

@@ -67,6 +67,7 @@ impl OnCancel {
     /// What holds without `on_cancel`: a server that does not answer a cancellation would else hold its instance,
     /// and everyone who waits for it, for as long as it likes.
     pub const RECYCLE: Self = Self::Recycle { grace: Self::GRACE };
+    /// How long a server has to answer a cancellation where the policy does not say.
     pub const GRACE: Duration = Duration::from_secs(2);
 }
 

@@ -13,7 +13,7 @@ use super::mirrored::mirrored;
 use super::offers::Offers;
 use super::review::Reviewed;
 use super::surface::Surface;
-use crate::catalog::{self, Catalog};
+use crate::catalog::{self, Catalog, CatalogTool};
 use crate::config::{self, BackendConfig, Config, Deadlines, Package, Switches};
 use crate::core::diagnostic::{Diagnostic, Diagnostics, suggestion};
 use crate::core::lifecycle::{Limits, OverdueRule};
@@ -153,7 +153,7 @@ fn build_on_known(
     check_deadlines(&policy, &names, backend, &mut faults);
     check_probe(&catalog, &policy, config, backend, &mut faults);
     let name: Arc<str> = name.into();
-    let visible: Vec<_> = catalog.enabled().filter(|tool| policy.shows(&tool.name) && !needs_task(&tool.raw)).collect();
+    let visible: Vec<_> = visible_tools(&catalog, &policy).collect();
     let definitions: Vec<_> = visible.iter().map(|tool| &*tool.raw).collect();
     let offers = Offers::of(&catalog);
     let surface = Surface::new(&catalog, &offers, &definitions, policy.links_media());
@@ -195,6 +195,11 @@ fn built_tool(policy: &Policy, name: &str, raw: &RawValue) -> Tool {
     let schema = if plan.has_on_call() { schema() } else { None };
     let (output, mirrored) = (OutputSchema::of_tool(raw).map(Arc::new), mirrored(raw.get()).into());
     Tool { plan: Arc::new(plan), schema, output, mirrored }
+}
+
+/// The tools that clients see, in the server's order.
+fn visible_tools<'c>(catalog: &'c Catalog, policy: &Policy) -> impl Iterator<Item = &'c CatalogTool> {
+    catalog.enabled().filter(|tool| policy.shows(&tool.name) && !needs_task(&tool.raw))
 }
 
 /// A tool that answers with a task alone cannot be called through the broker, which relays none.
@@ -250,7 +255,7 @@ fn check_deadlines(policy: &Policy, tools: &[&str], backend: &BackendConfig, fau
 
 fn check_probe(catalog: &Catalog, policy: &Policy, config: &Config, backend: &BackendConfig, faults: &mut Diagnostics) {
     let Some(probe) = &backend.probe else { return };
-    let visible: Vec<&str> = catalog.enabled().map(|tool| &*tool.name).filter(|tool| policy.shows(tool)).collect();
+    let visible: Vec<&str> = visible_tools(catalog, policy).map(|tool| &*tool.name).collect();
     if !visible.contains(&&*probe.tool) {
         let hint = suggestion(&probe.tool, visible);
         let message = format!(

@@ -1,6 +1,7 @@
 //! What time alone does to a slot.
 
 use super::event::{Effect, LeaseLoss, Refusal};
+use super::leases::Leases;
 use super::limits::OverdueRule;
 use super::slot::{Slot, Step};
 use super::state::{Look, State, StopStep};
@@ -56,7 +57,8 @@ impl Slot {
             }
             State::Ready { generation, .. } => self.wake_ready(generation, step),
             State::Draining { generation, deadline, .. } => {
-                if self.recycle_is_due(step) {
+                self.take_back(step);
+                if self.recycle_is_due(now) {
                     self.fail_leases(generation, LeaseLoss::Recycled, step);
                     self.close(generation, step);
                 } else if deadline <= now {
@@ -92,7 +94,8 @@ impl Slot {
     fn wake_ready(&mut self, generation: Generation, step: &mut Step<'_>) {
         self.forget_failures_if_stable(step.now);
         let idle_too_long = self.idle_since().is_some_and(|since| since.after(step.limits.idle) <= step.now);
-        if self.recycle_is_due(step) {
+        self.take_back(step);
+        if self.recycle_is_due(step.now) {
             self.fail_leases(generation, LeaseLoss::Recycled, step);
             self.close(generation, step);
         } else if idle_too_long {
@@ -110,20 +113,18 @@ impl Slot {
         }
     }
 
-    /// Takes back what is due, and says whether the generation is to go for a lease that is.
-    fn recycle_is_due(&mut self, step: &mut Step<'_>) -> bool {
-        let (generation, leases) = match &mut self.state {
-            State::Ready { generation, leases, .. } | State::Draining { generation, leases, .. } => {
-                (*generation, leases)
-            }
-            _ => return false,
-        };
+    /// Orders back the overdue leases that are due, where the generation is kept.
+    fn take_back(&mut self, step: &mut Step<'_>) {
+        let (Some(generation), Some(leases)) = (self.live(), self.state.leases_mut()) else { return };
         if let OverdueRule::Keep { .. } = step.limits.overdue {
             // The rule may have changed since a lease was found overdue.
             leases.spare_the_generation();
         }
         leases.take_back(step.now, |id| step.out.push(Effect::TakeBack(generation, id)));
-        leases.first_recycle().is_some_and(|at| at <= step.now)
+    }
+
+    fn recycle_is_due(&self, now: Moment) -> bool {
+        self.state.leases().and_then(Leases::first_recycle).is_some_and(|at| at <= now)
     }
 
     /// The same slot with each of its moments replaced. `since` becomes zero: it is told, and decides nothing.

@@ -67,7 +67,7 @@ impl Leases {
     }
 
     /// Nothing happens when the lease is not out, or when it was overdue before: the first report counts.
-    pub(super) fn is_overdue(&mut self, id: LeaseId, overdue: Overdue) {
+    pub(super) fn mark_overdue(&mut self, id: LeaseId, overdue: Overdue) {
         if let Some(lease) = self.out.iter_mut().find(|lease| lease.id == id) {
             lease.overdue.get_or_insert(overdue);
         }

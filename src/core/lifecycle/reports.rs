@@ -205,8 +205,8 @@ impl Slot {
         let Some(leases) = self.state.leases_mut() else { return };
         match step.limits.overdue {
             // When the lease is not out any more, its release has overtaken this.
-            OverdueRule::Recycle { grace } => leases.is_overdue(id, Overdue::RecycleAt(step.now.after(grace))),
-            OverdueRule::Keep { grace } => leases.is_overdue(id, Overdue::TakeBackAt(step.now.after(grace))),
+            OverdueRule::Recycle { grace } => leases.mark_overdue(id, Overdue::RecycleAt(step.now.after(grace))),
+            OverdueRule::Keep { grace } => leases.mark_overdue(id, Overdue::TakeBackAt(step.now.after(grace))),
         }
     }
 }

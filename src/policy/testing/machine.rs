@@ -189,7 +189,8 @@ fn placed(name: &Value, function: &Function) -> mlua::Result<(Option<usize>, Str
         Some(name) => format!("'{name}'"),
         None => "a function without a name".to_owned(),
     };
-    let place = line.map_or_else(String::new, |line| format!("policy#test:{line}: "));
+    let chunk = CHUNK.trim_start_matches('=');
+    let place = line.map_or_else(String::new, |line| format!("{chunk}:{line}: "));
     let message = format!("{place}{name} is no test: the names of tests must begin with '{TEST_PREFIX}'");
     Err(mlua::Error::RuntimeError(message))
 }
