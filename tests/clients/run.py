@@ -16,6 +16,7 @@ is played both ways. What is another thing on purpose is said where it is tested
 
 import json
 import os
+import re
 import subprocess
 import unittest
 from concurrent.futures import ThreadPoolExecutor
@@ -162,7 +163,8 @@ class Clients(unittest.TestCase):
         self.text(client, "toggle-subscriber-updates")
         self.wait_heard(client, "notifications/message", level="info", data=f"Received Subscribe Resource request for URI: {DOCUMENT} ")
         wait_for("a simulated log message", HEARD_WITHIN, lambda: any(
-            str(one["params"].get("data", "")).split("-")[0].lower() == one["params"].get("level")
+            # "Info-level message", but "Alert level-message".
+            re.split("[ -]", str(one["params"].get("data", "")))[0].lower() == one["params"].get("level")
             for one in client.ask("heard")
         ))
         self.wait_heard(client, "notifications/resources/updated", uri=DOCUMENT)
